@@ -1,0 +1,223 @@
+//! Controlets: the replication logic of one shard on one node, as state machines.
+//!
+//! ```text
+//!   View (at its making), Request, Peer, Stored, Wake ──▶ step ──▶ Task, Send, Reply, Forward
+//! ```
+//!
+//! To write one: a file here, an entry in [`MODES`]. Nothing outside that table asks which
+//! mode it has. [`ms_ec`] is the one to copy.
+
+pub mod ms_ec;
+pub mod part;
+
+use crate::ids::{Epoch, NodeId, Position, ShardId};
+use crate::keeper::{Done, Task};
+use crate::operation::{From, Outcome, Request};
+use crate::routing::map::Member;
+use crate::time::{Micros, Now, millis};
+use crate::wire::codec::Wire;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+/// The replication logic of one shard on one node.
+///
+/// Its store finishes tasks in the order asked for. Messages can be lost, repeated, delayed and
+/// reordered; messages of another epoch never arrive. `step` never fails and never waits.
+pub trait Controlet: Send {
+    /// What it says to the same shard's controlets on other nodes.
+    type Message: Wire + Send;
+
+    /// Whether this replica can answer the request now. What it does not take goes to the head,
+    /// which takes everything.
+    fn takes(&self, request: &Request) -> bool;
+
+    /// Something happened.
+    fn step(&mut self, now: Now, input: Input<Self::Message>, out: &mut Outbox<Self::Message>);
+
+    /// When it wants [`Input::Wake`]; a time that has passed means at the end of this turn, which is
+    /// how messages of one turn travel together.
+    fn wake_at(&self) -> Option<Micros>;
+
+    /// How it stands.
+    fn status(&self) -> Status;
+}
+
+/// What happens to a controlet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Input<M> {
+    /// A request it takes, of a client here or forwarded.
+    Request(Request),
+    /// A message of the shard's replica on that node.
+    Peer(NodeId, M),
+    /// A task has ended.
+    Stored(Done),
+    /// The time it asked for has come.
+    Wake,
+}
+
+/// What a controlet wants done.
+#[derive(Clone, Debug)]
+pub struct Outbox<M> {
+    /// Messages to the shard's replicas.
+    pub sends: Vec<(NodeId, M)>,
+    /// The rest.
+    pub effects: Effects,
+}
+
+/// What a controlet wants done on its own node.
+#[derive(Clone, Debug, Default)]
+pub struct Effects {
+    /// For its store, in this order.
+    pub tasks: Vec<Task>,
+    /// Answers, with the place in the history that they were true at.
+    pub replies: Vec<(From, Outcome, Position)>,
+    /// Requests that turned out to be the head's to answer.
+    pub forwards: Vec<Request>,
+}
+
+impl<M> Default for Outbox<M> {
+    fn default() -> Self {
+        Outbox { sends: Vec::new(), effects: Effects::default() }
+    }
+}
+
+/// A shard's members as of one epoch, seen from one of them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    /// The shard.
+    pub shard: ShardId,
+    /// The epoch in which these are its members.
+    pub epoch: Epoch,
+    /// The node that looks.
+    pub me: NodeId,
+    /// All members in order.
+    pub members: Vec<Member>,
+}
+
+/// How a replica stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// All entries up to here are in its store.
+    pub position: Position,
+    /// Whether it lost the stream, or its store failed, and must be filled anew.
+    pub lost: bool,
+}
+
+/// Times and bounds of controlets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Settings {
+    /// Entries are sent again when nothing was acknowledged for so long.
+    pub resend_us: Micros,
+    /// How often records past their deadline are looked for.
+    pub expire_every_us: Micros,
+    /// How many of them are removed as one entry.
+    pub expire_batch_max: usize,
+    /// Bytes of entries in one message.
+    pub batch_bytes_max: usize,
+    /// Bytes of entries on their way to one replica.
+    pub window_bytes_max: usize,
+    /// Bytes of entries kept until all replicas have them; the slowest is cut off beyond that.
+    pub stream_bytes_max: usize,
+    /// Requests that wait for replicas (WAIT).
+    pub waiters_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            resend_us: millis(200),
+            expire_every_us: millis(100),
+            expire_batch_max: 256,
+            batch_bytes_max: 256 << 10,
+            window_bytes_max: 4 << 20,
+            stream_bytes_max: 64 << 20,
+            waiters_max: 10_000,
+        }
+    }
+}
+
+/// A way to replicate.
+pub struct Mode {
+    /// What users call it.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub about: &'static str,
+    /// What it promises, which chooses the simulator's checker.
+    pub promise: Promise,
+    /// The name of a member's role, by its place and the number of members.
+    pub role: fn(usize, usize) -> &'static str,
+    /// Whether the shard serves all requests, by which members are alive.
+    pub serves: fn(&[bool]) -> bool,
+    /// How many more nodes may die, one after another, by which members are alive.
+    pub tolerates: fn(&[bool]) -> usize,
+    /// Makes a replica's controlet.
+    pub build: fn(View, Settings) -> Box<dyn AnyControlet>,
+}
+
+/// What a mode promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// All replicas end equal; a connection sees its own writes and never goes back in time.
+    Convergent,
+}
+
+/// All modes, in the order users should consider them.
+pub const MODES: &[Mode] = &[ms_ec::MODE];
+
+/// A mode by name.
+pub fn mode(name: &str) -> Option<&'static Mode> {
+    MODES.iter().find(|mode| mode.name == name)
+}
+
+/// A [`Controlet`] whose messages are frames' payloads, so that a node can hold any.
+pub trait AnyControlet: Send {
+    /// See [`Controlet::takes`].
+    fn takes(&self, request: &Request) -> bool;
+    /// See [`Controlet::step`]. A message that cannot be read is as good as lost.
+    fn step(&mut self, now: Now, input: Input<Bytes>, out: &mut Outbox<Bytes>);
+    /// See [`Controlet::wake_at`].
+    fn wake_at(&self) -> Option<Micros>;
+    /// See [`Controlet::status`].
+    fn status(&self) -> Status;
+}
+
+/// Wraps a controlet so that a node can hold it.
+pub fn erase<C: Controlet + 'static>(controlet: C) -> Box<dyn AnyControlet> {
+    Box::new(Erased { controlet, outbox: Outbox::default() })
+}
+
+struct Erased<C: Controlet> {
+    controlet: C,
+    outbox: Outbox<C::Message>,
+}
+
+impl<C: Controlet> AnyControlet for Erased<C> {
+    fn takes(&self, request: &Request) -> bool {
+        self.controlet.takes(request)
+    }
+
+    fn step(&mut self, now: Now, input: Input<Bytes>, out: &mut Outbox<Bytes>) {
+        let input = match input {
+            Input::Request(request) => Input::Request(request),
+            Input::Stored(done) => Input::Stored(done),
+            Input::Wake => Input::Wake,
+            Input::Peer(from, bytes) => match C::Message::from_bytes(bytes) {
+                Ok(message) => Input::Peer(from, message),
+                Err(_) => return,
+            },
+        };
+        core::mem::swap(&mut out.effects, &mut self.outbox.effects);
+        self.controlet.step(now, input, &mut self.outbox);
+        core::mem::swap(&mut out.effects, &mut self.outbox.effects);
+        out.sends.extend(self.outbox.sends.drain(..).map(|(to, message)| (to, message.to_bytes())));
+    }
+
+    fn wake_at(&self) -> Option<Micros> {
+        self.controlet.wake_at()
+    }
+
+    fn status(&self) -> Status {
+        self.controlet.status()
+    }
+}

@@ -1,0 +1,3 @@
+//! What controlets share.
+
+pub mod stream;

@@ -1,0 +1,121 @@
+//! The entries that not every replica has yet, encoded once for all of them.
+
+use crate::keeper::Entry;
+use crate::wire::codec::Wire;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use bytes::{Bytes, BytesMut};
+
+/// A gapless run of encoded entries: pushed at the end, trimmed at the front.
+#[derive(Clone, Debug, Default)]
+pub struct Stream {
+    /// The sequence of the first entry held, or of the next one to come.
+    first: u64,
+    /// Each entry, and the bytes of all entries ever pushed up to its end.
+    entries: VecDeque<(Bytes, u64)>,
+    pushed_bytes: u64,
+    trimmed_bytes: u64,
+    scratch: Vec<u8>,
+    arena: BytesMut,
+}
+
+impl Stream {
+    /// An empty stream whose first entry will be `first`.
+    pub fn starting_at(first: u64) -> Stream {
+        Stream { first, ..Stream::default() }
+    }
+
+    /// The sequence that the next entry must have.
+    pub fn next(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    /// The sequence of the oldest entry still held, or of the next one.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        (self.pushed_bytes - self.trimmed_bytes) as usize
+    }
+
+    /// Appends an entry.
+    pub fn push(&mut self, entry: &Entry) {
+        assert_eq!(entry.position.sequence, self.next(), "a stream has no gaps");
+        self.scratch.clear();
+        entry.encode(&mut self.scratch);
+        // A copy of keys and values: a slice would hold the client's whole read buffer.
+        self.arena.extend_from_slice(&self.scratch);
+        self.pushed_bytes += self.scratch.len() as u64;
+        self.entries.push_back((self.arena.split().freeze(), self.pushed_bytes));
+    }
+
+    /// Drops the entries up to `sequence`.
+    pub fn trim(&mut self, sequence: u64) {
+        while self.first <= sequence {
+            let Some((_, end)) = self.entries.pop_front() else { return };
+            self.trimmed_bytes = end;
+            self.first += 1;
+        }
+    }
+
+    /// Entries from `from` on, together about `bytes_max`: at least one if there is any. The
+    /// sequence of the last one, and their bytes.
+    pub fn batch(&self, from: u64, bytes_max: usize) -> Option<(u64, Vec<u8>)> {
+        let skip = usize::try_from(from.checked_sub(self.first)?).ok()?;
+        let mut batch = Vec::new();
+        let mut last = from;
+        for (i, (entry, _)) in self.entries.iter().skip(skip).enumerate() {
+            if !batch.is_empty() && batch.len() + entry.len() > bytes_max {
+                break;
+            }
+            batch.extend_from_slice(entry);
+            last = from + i as u64;
+        }
+        if batch.is_empty() { None } else { Some((last, batch)) }
+    }
+
+    /// Bytes of the entries in `(after, up_to]` that are still held.
+    pub fn bytes_between(&self, after: u64, up_to: u64) -> usize {
+        (self.end_of(up_to) - self.end_of(after)) as usize
+    }
+
+    fn end_of(&self, sequence: u64) -> u64 {
+        match (sequence + 1).checked_sub(self.first) {
+            None | Some(0) => self.trimmed_bytes,
+            Some(count) => self.entries.get(count as usize - 1).map_or(self.pushed_bytes, |(_, end)| *end),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Epoch, Position};
+    use crate::keeper::{Write, Writes};
+
+    fn entry(sequence: u64) -> Entry {
+        let position = Position { epoch: Epoch(1), sequence };
+        Entry { position, writes: Writes::One(Write::Delete { key: Bytes::from_static(b"key") }) }
+    }
+
+    #[test]
+    fn batches_are_bounded_and_trimming_frees() {
+        let mut stream = Stream::starting_at(1);
+        for sequence in 1..=10 {
+            stream.push(&entry(sequence));
+        }
+        let one = stream.bytes() / 10;
+        assert_eq!(stream.batch(1, 3 * one).map(|(last, bytes)| (last, bytes.len())), Some((3, 3 * one)));
+        assert_eq!(stream.batch(9, 0).map(|(last, _)| last), Some(9));
+        assert_eq!(stream.batch(11, 100), None);
+        assert_eq!(stream.bytes_between(2, 5), 3 * one);
+        stream.trim(4);
+        assert_eq!((stream.bytes(), stream.first(), stream.next()), (6 * one, 5, 11));
+        assert_eq!(stream.batch(4, 100), None);
+        assert_eq!(stream.bytes_between(0, 5), one);
+        stream.trim(99);
+        assert_eq!((stream.bytes(), stream.first(), stream.next()), (0, 11, 11));
+    }
+}

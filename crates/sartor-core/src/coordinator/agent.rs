@@ -1,0 +1,89 @@
+//! A node's side of the coordinator: heartbeats out, maps and news of other nodes in.
+
+use super::{COORDINATOR, Heartbeat, NodeReport, Welcome};
+use crate::ids::{Epoch, ShardId, WorkerId};
+use crate::routing::map::ClusterMap;
+use crate::time::{Micros, Now, millis};
+use crate::wire::codec::Wire;
+use crate::wire::frame::{Header, Kind};
+use alloc::string::String;
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+/// Times of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgentSettings {
+    /// How often it tells that the node lives.
+    pub heartbeat_every_us: Micros,
+}
+
+impl Default for AgentSettings {
+    fn default() -> Self {
+        AgentSettings { heartbeat_every_us: millis(100) }
+    }
+}
+
+/// The node's first worker has one.
+pub struct Agent {
+    settings: AgentSettings,
+    me: Heartbeat,
+    next_us: Micros,
+    heard_us: Option<Micros>,
+    pid: u32,
+    addr: String,
+    reports: Vec<NodeReport>,
+}
+
+impl Agent {
+    /// Speaks for the node that `me` describes.
+    pub fn new(me: Heartbeat, settings: AgentSettings) -> Agent {
+        Agent { settings, me, next_us: 0, heard_us: None, pid: 0, addr: String::new(), reports: Vec::new() }
+    }
+
+    /// When it wants to be called.
+    pub fn wake_at(&self) -> Micros {
+        self.next_us
+    }
+
+    /// When the coordinator was last heard, if ever.
+    pub fn heard_us(&self) -> Option<Micros> {
+        self.heard_us
+    }
+
+    /// The coordinator's address and process, as it told; empty and 0 before.
+    pub fn coordinator(&self) -> (&str, u32) {
+        (&self.addr, self.pid)
+    }
+
+    /// How the nodes stood when the coordinator was last heard.
+    pub fn reports(&self) -> &[NodeReport] {
+        &self.reports
+    }
+
+    /// Sends a heartbeat if it is time.
+    pub fn on_wake(&mut self, now: Now, map_epoch: Epoch, sends: &mut Vec<(WorkerId, Bytes)>) {
+        if now.steady_us < self.next_us {
+            return;
+        }
+        self.next_us = now.steady_us + self.settings.heartbeat_every_us;
+        self.me.map_epoch = map_epoch;
+        let header = Header {
+            kind: Kind::Heartbeat,
+            from: WorkerId { node: self.me.node, worker: 0 },
+            incarnation: self.me.incarnation,
+            shard: ShardId(0),
+            epoch: Epoch(0),
+        };
+        sends.push((COORDINATOR, header.frame(|frame| self.me.encode(frame))));
+    }
+
+    /// The coordinator answered: the map, if it is a newer one.
+    pub fn on_welcome(&mut self, now: Now, payload: Bytes) -> Option<ClusterMap> {
+        let welcome = Welcome::from_bytes(payload).ok()?;
+        self.heard_us = Some(now.steady_us);
+        self.pid = welcome.pid;
+        self.addr = welcome.addr;
+        self.reports = welcome.nodes;
+        welcome.map
+    }
+}

@@ -1,0 +1,569 @@
+//! The place between a controlet and its datalet: records, expiry, versions, and the order
+//! in which a shard's entries take effect.
+//!
+//! ```text
+//!  controlet ── Task ──▶ Keeper ── get, put, delete ──▶ Datalet (values, in an envelope)
+//!            ◀── Done ──            meta, if beside ──▶ Datalet (metas)
+//! ```
+//!
+//! A keeper runs tasks in the order given, one at a time. At the replica that orders, it evaluates
+//! operations and numbers what they changed; at the others it applies those entries. It is the only
+//! one to know how a record lies in the store ([`Layout`]).
+
+use crate::datalet::{Cursor, Datalet, DataletError, Page};
+use crate::ids::{Epoch, Position};
+use crate::operation::{
+    Action, Batch, Change, Context, Failure, FailureKind, Old, Op, Outcome, Request, Scan, Version, evaluate,
+};
+use crate::record::{Layout, Meta};
+use crate::routing::slot::slot_of;
+use crate::time::Now;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+use alloc::vec;
+use alloc::vec::Vec;
+use bytes::{Bytes, BytesMut};
+use core::hash::{BuildHasher, Hasher};
+
+/// What a controlet asks of its store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Task {
+    /// Decide an operation on the newest state, and number what it changes in this epoch.
+    Evaluate(Request, Epoch),
+    /// Answer a read from the state that is here; a record past its deadline is not for us to judge.
+    Read(Request),
+    /// Apply an entry that was ordered elsewhere.
+    Apply(Entry),
+    /// Remove up to `limit` records past their deadline, as one entry of this epoch.
+    Expire(Epoch, usize),
+}
+
+/// What came of a [`Task`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Done {
+    /// Decided: the answer, and the entry to replicate if anything changed.
+    Evaluated(Request, Outcome, Option<Entry>),
+    /// Read; without an outcome, the replica that orders must answer.
+    Read(Request, Option<Outcome>),
+    /// Applied up to here.
+    Applied(Position),
+    /// Removed, if any; `more` are due already.
+    Expired(Option<Entry>, bool),
+    /// The store failed: this replica can go on no longer.
+    Broken(Option<Request>, Failure),
+}
+
+/// A numbered change of a shard, the unit of replication. All of it is applied, or none.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// Its place in the shard's history.
+    pub position: Position,
+    /// What changes.
+    pub writes: Writes,
+}
+
+/// One write, nearly always; an atomic batch has more.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Writes {
+    /// One.
+    One(Write),
+    /// Several.
+    Many(Vec<Write>),
+}
+
+/// The effect of an operation: the same on every replica, whatever their clocks say.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Write {
+    /// The key holds this from now on.
+    Put {
+        /// The key.
+        key: Bytes,
+        /// The user's value.
+        value: Bytes,
+        /// When it expires, in ms since 1970.
+        deadline_ms: Option<u64>,
+    },
+    /// The key is gone.
+    Delete {
+        /// The key.
+        key: Bytes,
+    },
+    /// Everything is gone.
+    Clear,
+}
+
+impl Writes {
+    /// All of them.
+    pub fn as_slice(&self) -> &[Write] {
+        match self {
+            Writes::One(write) => core::slice::from_ref(write),
+            Writes::Many(writes) => writes,
+        }
+    }
+
+    fn from_vec(mut writes: Vec<Write>) -> Option<Writes> {
+        match writes.len() {
+            0 => None,
+            1 => writes.pop().map(Writes::One),
+            _ => Some(Writes::Many(writes)),
+        }
+    }
+}
+
+/// Bounds of a keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeeperLimits {
+    /// The largest value, in bytes.
+    pub value_bytes_max: usize,
+}
+
+impl Default for KeeperLimits {
+    fn default() -> Self {
+        KeeperLimits { value_bytes_max: 16 << 20 }
+    }
+}
+
+/// A replica's records.
+pub struct Keeper {
+    shelf: Shelf,
+    position: Position,
+    deadlines: Deadlines,
+    deletes: Deletes,
+    arena: BytesMut,
+    limits: KeeperLimits,
+}
+
+/// An operation on one key, decided or not for us to decide.
+enum Verdict {
+    Decided(Outcome, Option<Write>),
+    Dead,
+}
+
+impl Keeper {
+    /// Keeps records in `store`, metas included.
+    pub fn enveloped(store: Box<dyn Datalet>, limits: KeeperLimits) -> Keeper {
+        Keeper::new(Shelf { store, metas: None, scratch: Vec::new() }, limits)
+    }
+
+    /// Keeps values raw in `store` and their metas in `metas`.
+    pub fn beside(store: Box<dyn Datalet>, metas: Box<dyn Datalet>, limits: KeeperLimits) -> Keeper {
+        Keeper::new(Shelf { store, metas: Some(metas), scratch: Vec::new() }, limits)
+    }
+
+    fn new(shelf: Shelf, limits: KeeperLimits) -> Keeper {
+        Keeper {
+            shelf,
+            position: Position::ZERO,
+            deadlines: Deadlines::default(),
+            deletes: Deletes::default(),
+            arena: BytesMut::new(),
+            limits,
+        }
+    }
+
+    /// How its records are kept.
+    pub fn layout(&self) -> Layout {
+        if self.shelf.metas.is_some() { Layout::Beside } else { Layout::Envelope }
+    }
+
+    /// All entries up to here have taken effect.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
+    /// Runs one task.
+    pub fn run(&mut self, now: Now, task: Task) -> Done {
+        match task {
+            Task::Evaluate(request, epoch) => self.evaluate(now, request, epoch),
+            Task::Read(request) => self.read(now, request),
+            Task::Apply(entry) => {
+                let position = entry.position;
+                match self.apply(entry) {
+                    Ok(()) => Done::Applied(position),
+                    Err(error) => broken(None, &error),
+                }
+            }
+            Task::Expire(epoch, limit) => match self.expire(now, epoch, limit) {
+                Ok((entry, more)) => Done::Expired(entry, more),
+                Err(error) => broken(None, &error),
+            },
+        }
+    }
+
+    /// A number that two replicas share when they hold the same records, versions included.
+    pub fn digest(&mut self) -> Result<u64, DataletError> {
+        let hash = foldhash::quality::FixedState::with_seed(0);
+        let (mut cursor, mut digest) = (Cursor::Start, 0u64);
+        while cursor != Cursor::End {
+            let mut page = Page::new(256, 1 << 20);
+            self.shelf.store.walk(&mut cursor, &mut page)?;
+            for (key, stored) in page.into_pairs() {
+                let meta = self.shelf.meta_of(&key, &stored)?;
+                let mut hasher = hash.build_hasher();
+                hasher.write_usize(key.len());
+                hasher.write(&key);
+                hasher.write_u64(meta.0.version.epoch.0);
+                hasher.write_u64(meta.0.version.sequence);
+                hasher.write_u64(meta.0.deadline_ms.unwrap_or(0));
+                hasher.write(&stored[meta.1..]);
+                digest = digest.wrapping_add(hasher.finish());
+            }
+        }
+        Ok(digest)
+    }
+
+    fn evaluate(&mut self, now: Now, request: Request, epoch: Epoch) -> Done {
+        let position = self.position.next(epoch);
+        let decided = match &request.op {
+            Op::Key(key, action) => match self.decide_key(now, key, action, Some(position)) {
+                Ok(Verdict::Decided(outcome, write)) => Ok((outcome, write.map(Writes::One))),
+                Ok(Verdict::Dead) => unreachable!("who orders judges records past their deadline"),
+                Err(error) => Err(error),
+            },
+            Op::Batch(batch) => self.decide_batch(now, batch, position),
+            Op::Clear => self.clear(position).map(|()| (Outcome::Done, Some(Writes::One(Write::Clear)))),
+            other => self.survey(now, other).map(|outcome| (outcome, None)),
+        };
+        match decided {
+            Ok((outcome, writes)) => {
+                let entry = writes.map(|writes| Entry { position, writes });
+                if entry.is_some() {
+                    self.position = position;
+                }
+                Done::Evaluated(request, outcome, entry)
+            }
+            Err(error) => broken(Some(request), &error),
+        }
+    }
+
+    fn read(&mut self, now: Now, request: Request) -> Done {
+        let outcome = match &request.op {
+            Op::Key(key, action) => self.decide_key(now, key, action, None).map(outcome_of),
+            Op::Batch(batch) => self.read_batch(now, batch),
+            other => self.survey(now, other).map(Some),
+        };
+        match outcome {
+            Ok(outcome) => Done::Read(request, outcome),
+            Err(error) => broken(Some(request), &error),
+        }
+    }
+
+    /// Decides `action`; with a position it orders and may write, without it only reads.
+    fn decide_key(
+        &mut self,
+        now: Now,
+        key: &Bytes,
+        action: &Action,
+        order: Option<Position>,
+    ) -> Result<Verdict, DataletError> {
+        let context = Context {
+            unix_ms: now.unix_ms,
+            position: self.position,
+            value_bytes_max: self.limits.value_bytes_max,
+        };
+        let arena = &mut self.arena;
+        let mut dead = false;
+        let mut decided = None;
+        if action.needs_old() {
+            self.shelf.get(key, &mut |meta, value| {
+                dead = meta.is_dead(now.unix_ms);
+                if !dead {
+                    let old = Old { value, deadline_ms: meta.deadline_ms, version: meta.version };
+                    decided = Some(evaluate(action, Some(old), &context, arena));
+                }
+            })?;
+        }
+        if dead && order.is_none() {
+            return Ok(Verdict::Dead);
+        }
+        let (outcome, change) = decided.unwrap_or_else(|| evaluate(action, None, &context, arena));
+        let write = match change {
+            Change::None if !dead => return Ok(Verdict::Decided(outcome, None)),
+            Change::None | Change::Delete => Write::Delete { key: key.clone() },
+            Change::Put { value, deadline_ms } => Write::Put { key: key.clone(), value, deadline_ms },
+        };
+        let Some(position) = order else { unreachable!("reads change nothing") };
+        self.write(&write, position)?;
+        Ok(Verdict::Decided(outcome, Some(write)))
+    }
+
+    fn decide_batch(
+        &mut self,
+        now: Now,
+        batch: &Batch,
+        position: Position,
+    ) -> Result<(Outcome, Option<Writes>), DataletError> {
+        for (key, version) in &batch.watched {
+            if !self.is_unchanged(now, key, *version)? {
+                return Ok((Outcome::Aborted, None));
+            }
+        }
+        let mut outcomes = Vec::with_capacity(batch.steps.len());
+        let mut writes = Vec::new();
+        for step in &batch.steps {
+            outcomes.push(match step {
+                Op::Key(key, action) => match self.decide_key(now, key, action, Some(position))? {
+                    Verdict::Decided(outcome, write) => {
+                        writes.extend(write);
+                        outcome
+                    }
+                    Verdict::Dead => unreachable!("who orders judges records past their deadline"),
+                },
+                Op::Clear => {
+                    self.clear(position)?;
+                    writes.push(Write::Clear);
+                    Outcome::Done
+                }
+                other => self.survey(now, other)?,
+            });
+        }
+        Ok((Outcome::Many(outcomes), Writes::from_vec(writes)))
+    }
+
+    fn read_batch(&mut self, now: Now, batch: &Batch) -> Result<Option<Outcome>, DataletError> {
+        let mut outcomes = Vec::with_capacity(batch.steps.len());
+        for step in &batch.steps {
+            let outcome = match step {
+                Op::Key(key, action) => outcome_of(self.decide_key(now, key, action, None)?),
+                other => Some(self.survey(now, other)?),
+            };
+            match outcome {
+                Some(outcome) => outcomes.push(outcome),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(Outcome::Many(outcomes)))
+    }
+
+    /// Operations on the shard as a whole that change nothing.
+    fn survey(&mut self, now: Now, op: &Op) -> Result<Outcome, DataletError> {
+        match op {
+            Op::Len => Ok(Outcome::Integer(self.shelf.store.len()? as i64)),
+            Op::Scan(scan) => self.scan(now, scan),
+            Op::Key(..) | Op::Batch(_) | Op::Clear | Op::Wait { .. } => {
+                Ok(Failure::outcome(FailureKind::Unsupported, "not allowed inside of a batch"))
+            }
+        }
+    }
+
+    fn scan(&mut self, now: Now, scan: &Scan) -> Result<Outcome, DataletError> {
+        let mut cursor = scan.cursor.clone();
+        let mut page = Page::new(scan.count as usize, 1 << 20);
+        self.shelf.store.walk(&mut cursor, &mut page)?;
+        let mut keys = Vec::with_capacity(page.pairs().len());
+        for (key, stored) in page.into_pairs() {
+            if !self.shelf.meta_of(&key, &stored)?.0.is_dead(now.unix_ms) {
+                keys.push(key);
+            }
+        }
+        Ok(Outcome::Page(keys, cursor))
+    }
+
+    /// Whether a key is provably as it was when it was watched. A record tells its own version; that
+    /// a key was absent all the time is known only while nothing in its slot was deleted.
+    fn is_unchanged(&mut self, now: Now, key: &Bytes, version: Version) -> Result<bool, DataletError> {
+        let mut found = None;
+        self.shelf.get(key, &mut |meta, _| found = Some(meta))?;
+        Ok(match version {
+            Version::Written(at) => {
+                found.is_some_and(|meta| meta.version == at && !meta.is_dead(now.unix_ms))
+            }
+            Version::AbsentAt(at) => found.is_none() && self.deletes.last_in(slot_of(key)) <= at,
+        })
+    }
+
+    fn apply(&mut self, entry: Entry) -> Result<(), DataletError> {
+        assert_eq!(
+            entry.position.sequence,
+            self.position.sequence + 1,
+            "entries are applied in order, without a gap"
+        );
+        for write in entry.writes.as_slice() {
+            self.write(write, entry.position)?;
+        }
+        self.position = entry.position;
+        Ok(())
+    }
+
+    fn expire(
+        &mut self,
+        now: Now,
+        epoch: Epoch,
+        limit: usize,
+    ) -> Result<(Option<Entry>, bool), DataletError> {
+        let position = self.position.next(epoch);
+        let due = self.deadlines.due(now.unix_ms, limit);
+        let more = due.len() == limit;
+        let mut writes = Vec::with_capacity(due.len());
+        for key in due {
+            let write = Write::Delete { key };
+            self.write(&write, position)?;
+            writes.push(write);
+        }
+        let entry = Writes::from_vec(writes).map(|writes| Entry { position, writes });
+        if entry.is_some() {
+            self.position = position;
+        }
+        Ok((entry, more))
+    }
+
+    fn write(&mut self, write: &Write, position: Position) -> Result<(), DataletError> {
+        match write {
+            Write::Put { key, value, deadline_ms } => {
+                self.deadlines.set(key, *deadline_ms);
+                self.shelf.put(key, value, Meta { version: position, deadline_ms: *deadline_ms })
+            }
+            Write::Delete { key } => {
+                self.deadlines.set(key, None);
+                self.deletes.note(slot_of(key), position);
+                self.shelf.delete(key)
+            }
+            Write::Clear => self.clear(position),
+        }
+    }
+
+    fn clear(&mut self, position: Position) -> Result<(), DataletError> {
+        self.deadlines = Deadlines::default();
+        self.deletes = Deletes { all: position, slots: BTreeMap::new() };
+        self.shelf.clear()
+    }
+}
+
+fn outcome_of(verdict: Verdict) -> Option<Outcome> {
+    match verdict {
+        Verdict::Decided(outcome, _) => Some(outcome),
+        Verdict::Dead => None,
+    }
+}
+
+fn broken(request: Option<Request>, error: &DataletError) -> Done {
+    Done::Broken(request, Failure { kind: FailureKind::Data, text: format!("{error}").into() })
+}
+
+/// The datalets under one keeper, and how a record lies in them.
+struct Shelf {
+    store: Box<dyn Datalet>,
+    metas: Option<Box<dyn Datalet>>,
+    scratch: Vec<u8>,
+}
+
+impl Shelf {
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Meta, &[u8])) -> Result<(), DataletError> {
+        let Some(metas) = &mut self.metas else {
+            let mut foreign = false;
+            self.store.get(key, &mut |stored| match Meta::decode(stored) {
+                Some((meta, value)) => found(meta, value),
+                None => foreign = true,
+            })?;
+            return if foreign { Err(foreign_record(key)) } else { Ok(()) };
+        };
+        let meta = meta_beside(metas.as_mut(), key)?;
+        self.store.get(key, &mut |value| found(meta, value))
+    }
+
+    /// The meta of a walked pair, and where in `stored` the user's value starts.
+    fn meta_of(&mut self, key: &[u8], stored: &[u8]) -> Result<(Meta, usize), DataletError> {
+        match &mut self.metas {
+            Some(metas) => Ok((meta_beside(metas.as_mut(), key)?, 0)),
+            None => {
+                let (meta, value) = Meta::decode(stored).ok_or_else(|| foreign_record(key))?;
+                Ok((meta, stored.len() - value.len()))
+            }
+        }
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8], meta: Meta) -> Result<(), DataletError> {
+        self.scratch.clear();
+        meta.encode(&mut self.scratch);
+        match &mut self.metas {
+            Some(metas) => {
+                metas.put(key, &self.scratch)?;
+                self.store.put(key, value)
+            }
+            None => {
+                self.scratch.extend_from_slice(value);
+                self.store.put(key, &self.scratch)?;
+                // A huge value must not keep its room for ever.
+                if self.scratch.capacity() > 1 << 20 {
+                    self.scratch = vec![];
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<(), DataletError> {
+        if let Some(metas) = &mut self.metas {
+            metas.delete(key)?;
+        }
+        self.store.delete(key)
+    }
+
+    fn clear(&mut self) -> Result<(), DataletError> {
+        if let Some(metas) = &mut self.metas {
+            metas.clear()?;
+        }
+        self.store.clear()
+    }
+}
+
+/// A value without a meta was in the store before Sartor came: it is as old as can be, and stays.
+fn meta_beside(metas: &mut dyn Datalet, key: &[u8]) -> Result<Meta, DataletError> {
+    let mut meta = Some(Meta::default());
+    metas.get(key, &mut |stored| meta = Meta::decode(stored).map(|(meta, _)| meta))?;
+    meta.ok_or_else(|| foreign_record(key))
+}
+
+fn foreign_record(key: &[u8]) -> DataletError {
+    let key = key.escape_ascii();
+    DataletError::Failed(format!(
+        "the record of key '{key}' was not written by Sartor; was the store changed from outside?"
+    ))
+}
+
+/// Which records expire when.
+#[derive(Default)]
+struct Deadlines {
+    by_key: BTreeMap<Bytes, u64>,
+    by_time: BTreeSet<(u64, Bytes)>,
+}
+
+impl Deadlines {
+    fn set(&mut self, key: &Bytes, deadline_ms: Option<u64>) {
+        if self.by_key.is_empty() && deadline_ms.is_none() {
+            return;
+        }
+        if let Some((key, old)) = self.by_key.remove_entry(key) {
+            self.by_time.remove(&(old, key));
+        }
+        if let Some(deadline) = deadline_ms {
+            // A copy, so that the buffer the key was read into is not held as long as the record.
+            let key = Bytes::copy_from_slice(key);
+            self.by_time.insert((deadline, key.clone()));
+            self.by_key.insert(key, deadline);
+        }
+    }
+
+    fn due(&self, unix_ms: u64, limit: usize) -> Vec<Bytes> {
+        let due = self.by_time.iter().take(limit).take_while(|(deadline, _)| *deadline <= unix_ms);
+        due.map(|(_, key)| key.clone()).collect()
+    }
+}
+
+/// When something was last deleted in each slot: what proves that an absent key was absent all along.
+#[derive(Default)]
+struct Deletes {
+    all: Position,
+    slots: BTreeMap<u16, Position>,
+}
+
+impl Deletes {
+    fn note(&mut self, slot: u16, position: Position) {
+        self.slots.insert(slot, position);
+    }
+
+    fn last_in(&self, slot: u16) -> Position {
+        self.slots.get(&slot).map_or(self.all, |at| (*at).max(self.all))
+    }
+}

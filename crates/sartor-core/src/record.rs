@@ -1,0 +1,88 @@
+//! How a record is kept in a datalet: the user's value, and what Sartor remembers of it.
+//!
+//! *Envelope* (the default): one stored value holds both.
+//!
+//! ```text
+//! flags: u8 (bit 0: has a deadline) │ epoch: varint │ sequence: varint │ [deadline ms: varint] │ value
+//! ```
+//!
+//! *Beside*: the store keeps the value raw, so that others can read it; a second datalet keeps
+//! the same bytes without the value under the same key.
+
+use crate::ids::{Epoch, Position};
+use crate::wire::codec::{get_varint, put_varint};
+use alloc::vec::Vec;
+
+/// What Sartor remembers of a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Meta {
+    /// Where it was written.
+    pub version: Position,
+    /// When it expires, in ms since 1970.
+    pub deadline_ms: Option<u64>,
+}
+
+/// Where the [`Meta`] of a record is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// In front of the value.
+    Envelope,
+    /// In a second datalet under the same key.
+    Beside,
+}
+
+const HAS_DEADLINE: u8 = 1;
+
+impl Meta {
+    /// Appends its bytes to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(if self.deadline_ms.is_some() { HAS_DEADLINE } else { 0 });
+        put_varint(out, self.version.epoch.0);
+        put_varint(out, self.version.sequence);
+        if let Some(deadline) = self.deadline_ms {
+            put_varint(out, deadline);
+        }
+    }
+
+    /// Splits stored bytes into the meta and the value behind it; none if they are not ours.
+    pub fn decode(stored: &[u8]) -> Option<(Meta, &[u8])> {
+        let (&flags, mut rest) = stored.split_first()?;
+        if flags > HAS_DEADLINE {
+            return None;
+        }
+        let epoch = Epoch(get_varint(&mut rest)?);
+        let sequence = get_varint(&mut rest)?;
+        let deadline_ms = if flags == HAS_DEADLINE { Some(get_varint(&mut rest)?) } else { None };
+        Some((Meta { version: Position { epoch, sequence }, deadline_ms }, rest))
+    }
+
+    /// Whether the record is past its deadline.
+    pub fn is_dead(&self, unix_ms: u64) -> bool {
+        self.deadline_ms.is_some_and(|deadline| deadline <= unix_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_envelope_comes_apart_as_it_was_put_together() {
+        for deadline_ms in [None, Some(0), Some(1_763_700_000_000)] {
+            let version = Position { epoch: Epoch(300), sequence: u64::MAX };
+            let meta = Meta { version, deadline_ms };
+            let mut stored = Vec::new();
+            meta.encode(&mut stored);
+            stored.extend_from_slice(b"value");
+            assert_eq!(Meta::decode(&stored), Some((meta, &b"value"[..])));
+        }
+    }
+
+    #[test]
+    fn foreign_bytes_are_refused() {
+        for bytes in [&b""[..], b"\x02abc", b"\x01\x01", b"\x00\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"]
+        {
+            assert_eq!(Meta::decode(bytes), None);
+        }
+    }
+}

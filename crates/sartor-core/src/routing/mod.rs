@@ -1,0 +1,4 @@
+//! From a key to the replicas that hold it.
+
+pub mod map;
+pub mod slot;

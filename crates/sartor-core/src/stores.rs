@@ -1,0 +1,34 @@
+//! The keepers of one worker, run in line: for datalets that do not block.
+
+use crate::ids::ShardId;
+use crate::keeper::{Done, Keeper, Task};
+use crate::time::Now;
+use alloc::collections::BTreeMap;
+
+/// One keeper a replica.
+#[derive(Default)]
+pub struct Stores {
+    keepers: BTreeMap<ShardId, Keeper>,
+}
+
+impl Stores {
+    /// Puts the replica's records here.
+    pub fn insert(&mut self, shard: ShardId, keeper: Keeper) {
+        self.keepers.insert(shard, keeper);
+    }
+
+    /// Drops a replica's records.
+    pub fn remove(&mut self, shard: ShardId) {
+        self.keepers.remove(&shard);
+    }
+
+    /// A replica's keeper.
+    pub fn get_mut(&mut self, shard: ShardId) -> Option<&mut Keeper> {
+        self.keepers.get_mut(&shard)
+    }
+
+    /// Runs one task; none if the replica is gone, and its answer with it.
+    pub fn run(&mut self, now: Now, shard: ShardId, task: Task) -> Option<Done> {
+        self.keepers.get_mut(&shard).map(|keeper| keeper.run(now, task))
+    }
+}

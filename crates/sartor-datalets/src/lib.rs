@@ -1,0 +1,1 @@
+//! The stores that Sartor brings along, and the suite that every store must pass.

@@ -1,0 +1,1 @@
+//! What touches the world: event loop, front door, transports, coordinator process.

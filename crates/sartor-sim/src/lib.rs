@@ -1,0 +1,1 @@
+//! The core in a seeded world with faults, and what checks it.
