@@ -1,0 +1,251 @@
+//! `hash`: in memory, a hash table that grows without pauses (the paper's tHT).
+//!
+//! Extendible hashing: a directory, indexed by the first bits of a key's hash, leads to small
+//! segments; one that is full is split by the next bit. So no insert ever moves more than one
+//! segment, and a walk goes through the hashes in order: its cursor is a number that holds in every
+//! replica and however much the table grows or shrinks meanwhile.
+//!
+//! ```text
+//!  hash 0b10… ─▶ directory[0b10] ─▶ segment { depth 2 } ─▶ SwissTable of entries
+//! ```
+
+use foldhash::quality::FixedState;
+use hashbrown::HashTable;
+use sartor_core::datalet::{CURSOR_NUMBERS, Cursor, Datalet, DataletError, Page};
+use std::hash::{BuildHasher, Hasher};
+
+/// Entries a segment, before it is split.
+const SEGMENT_ENTRIES_MAX: usize = 1024;
+/// Cursors are the first bits of a hash; the directory never needs more of them.
+const CURSOR_BITS: u32 = CURSOR_NUMBERS.trailing_zeros();
+const CURSOR_SHIFT: u32 = u64::BITS - CURSOR_BITS;
+
+/// The table.
+pub struct Hash {
+    hasher: FixedState,
+    /// Which segment holds the hashes that begin with an index's bits.
+    directory: Vec<u32>,
+    depth: u32,
+    segments: Vec<Segment>,
+    len: u64,
+}
+
+struct Segment {
+    /// How many first bits its hashes share.
+    depth: u32,
+    entries: HashTable<Entry>,
+}
+
+/// A pair in one allocation: the key, then the value.
+struct Entry {
+    hash: u64,
+    key_len: u32,
+    pair: Box<[u8]>,
+}
+
+impl Entry {
+    fn new(hash: u64, key: &[u8], value: &[u8]) -> Entry {
+        let mut pair = Vec::with_capacity(key.len() + value.len());
+        pair.extend_from_slice(key);
+        pair.extend_from_slice(value);
+        Entry { hash, key_len: key.len() as u32, pair: pair.into() }
+    }
+
+    fn key(&self) -> &[u8] {
+        &self.pair[..self.key_len as usize]
+    }
+
+    fn value(&self) -> &[u8] {
+        &self.pair[self.key_len as usize..]
+    }
+
+    fn is(&self, hash: u64, key: &[u8]) -> bool {
+        self.hash == hash && self.key() == key
+    }
+}
+
+/// The first bits chose the segment; inside, other bits must tell entries apart.
+fn inner(hash: u64) -> u64 {
+    hash.rotate_left(24)
+}
+
+impl Hash {
+    /// An empty table. The seed keeps strangers from choosing keys that collide.
+    pub fn new(seed: u64) -> Hash {
+        let segments = vec![Segment { depth: 0, entries: HashTable::new() }];
+        Hash { hasher: FixedState::with_seed(seed), directory: vec![0], depth: 0, segments, len: 0 }
+    }
+
+    fn hash_of(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.hasher.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    fn index_of(&self, hash: u64) -> usize {
+        hash.checked_shr(u64::BITS - self.depth).unwrap_or(0) as usize
+    }
+
+    fn segment_of(&mut self, hash: u64) -> &mut Segment {
+        let index = self.directory[self.index_of(hash)];
+        &mut self.segments[index as usize]
+    }
+
+    /// Splits the segment of `hash` by one more bit.
+    fn split(&mut self, hash: u64) {
+        let old_index = self.directory[self.index_of(hash)];
+        let depth = self.segments[old_index as usize].depth + 1;
+        if depth > CURSOR_BITS {
+            return;
+        }
+        if depth > self.depth {
+            self.directory = self.directory.iter().flat_map(|&index| [index, index]).collect();
+            self.depth += 1;
+        }
+        let bit = 1 << (u64::BITS - depth);
+        let old = std::mem::take(&mut self.segments[old_index as usize].entries);
+        let (mut zeros, mut ones) = (HashTable::new(), HashTable::new());
+        for entry in old {
+            let side = if entry.hash & bit == 0 { &mut zeros } else { &mut ones };
+            side.insert_unique(inner(entry.hash), entry, |entry| inner(entry.hash));
+        }
+        self.segments[old_index as usize] = Segment { depth, entries: zeros };
+        let new_index = self.segments.len() as u32;
+        self.segments.push(Segment { depth, entries: ones });
+        // The directory's entries for this segment lie together; the second half is the new one's.
+        let span = 1usize << (self.depth - depth);
+        let first = self.index_of(hash & !(bit - 1) | bit);
+        self.directory[first..first + span].fill(new_index);
+    }
+}
+
+impl Datalet for Hash {
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<(), DataletError> {
+        let hash = self.hash_of(key);
+        let segment = self.segment_of(hash);
+        if let Some(entry) = segment.entries.find(inner(hash), |entry| entry.is(hash, key)) {
+            found(entry.value());
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), DataletError> {
+        let hash = self.hash_of(key);
+        let segment = self.segment_of(hash);
+        if let Some(entry) = segment.entries.find_mut(inner(hash), |entry| entry.is(hash, key)) {
+            if entry.value().len() == value.len() {
+                entry.pair[key.len()..].copy_from_slice(value);
+            } else {
+                *entry = Entry::new(hash, key, value);
+            }
+            return Ok(());
+        }
+        segment.entries.insert_unique(inner(hash), Entry::new(hash, key, value), |entry| inner(entry.hash));
+        let full = segment.entries.len() > SEGMENT_ENTRIES_MAX;
+        self.len += 1;
+        if full {
+            self.split(hash);
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<(), DataletError> {
+        let hash = self.hash_of(key);
+        let segment = self.segment_of(hash);
+        if let Ok(entry) = segment.entries.find_entry(inner(hash), |entry| entry.is(hash, key)) {
+            entry.remove();
+            let entries = &mut segment.entries;
+            if entries.capacity() > 64 && entries.len() * 8 < entries.capacity() {
+                entries.shrink_to(entries.len() * 2, |entry| inner(entry.hash));
+            }
+            self.len -= 1;
+        }
+        Ok(())
+    }
+
+    fn walk(&mut self, cursor: &mut Cursor, page: &mut Page) -> Result<(), DataletError> {
+        let mut next = match cursor {
+            Cursor::Number(next) => *next,
+            Cursor::Start | Cursor::Key(_) => 0,
+            Cursor::End => CURSOR_NUMBERS,
+        };
+        while next < CURSOR_NUMBERS && !page.is_full() {
+            let segment = self.segment_of(next << CURSOR_SHIFT);
+            let mut rest: Vec<&Entry> =
+                segment.entries.iter().filter(|entry| entry.hash >> CURSOR_SHIFT >= next).collect();
+            // Past the segment's last hash, unless the page is full before.
+            let span = 1 << (CURSOR_BITS - segment.depth);
+            next = (next / span + 1) * span;
+            rest.sort_unstable_by_key(|entry| entry.hash);
+            for group in rest.chunk_by(|a, b| a.hash >> CURSOR_SHIFT == b.hash >> CURSOR_SHIFT) {
+                if page.is_full() {
+                    next = group[0].hash >> CURSOR_SHIFT;
+                    break;
+                }
+                for entry in group {
+                    page.push(entry.key(), entry.value());
+                }
+            }
+        }
+        *cursor = if next < CURSOR_NUMBERS { Cursor::Number(next) } else { Cursor::End };
+        Ok(())
+    }
+
+    fn clear(&mut self) -> Result<(), DataletError> {
+        let hasher = self.hasher.clone();
+        *self = Hash { hasher, ..Hash::new(0) };
+        Ok(())
+    }
+
+    fn len(&mut self) -> Result<u64, DataletError> {
+        Ok(self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_leads_every_hash_to_its_segment() {
+        let mut table = Hash::new(1);
+        for i in 0..50_000u32 {
+            table.put(&i.to_be_bytes(), b"").unwrap();
+        }
+        assert!(table.segments.len() > 32, "{} segments", table.segments.len());
+        assert_eq!(table.directory.len(), 1 << table.depth);
+        for (index, &segment) in table.directory.iter().enumerate() {
+            let segment = &table.segments[segment as usize];
+            assert!(segment.entries.len() <= SEGMENT_ENTRIES_MAX);
+            for entry in &segment.entries {
+                let own = table.index_of(entry.hash) >> (table.depth - segment.depth);
+                assert_eq!(own, index >> (table.depth - segment.depth));
+            }
+        }
+    }
+
+    #[test]
+    fn a_walk_survives_growth_and_means_the_same_in_every_replica() {
+        let (mut one, mut other) = (Hash::new(7), Hash::new(7));
+        let keys: Vec<[u8; 4]> = (0..5000u32).map(u32::to_be_bytes).collect();
+        for key in &keys {
+            one.put(key, b"").unwrap();
+        }
+        for key in keys.iter().rev() {
+            other.put(key, b"").unwrap();
+        }
+        let (mut cursor, mut seen, mut turn) = (Cursor::Start, Vec::new(), 0u32);
+        while cursor != Cursor::End {
+            let mut page = Page::new(7, 1 << 20);
+            let table = if turn.is_multiple_of(2) { &mut one } else { &mut other };
+            table.walk(&mut cursor, &mut page).unwrap();
+            seen.extend(page.into_pairs().into_iter().map(|(key, _)| key));
+            for i in 0..20 {
+                table.put(format!("new {turn} {i}").as_bytes(), b"").unwrap();
+            }
+            turn += 1;
+        }
+        seen.sort();
+        assert!(keys.iter().all(|key| seen.binary_search_by(|s| s[..].cmp(key)).is_ok()));
+    }
+}

@@ -1,0 +1,79 @@
+//! `tree`: in memory, ordered by key (the paper's tMT).
+
+use bytes::Bytes;
+use sartor_core::datalet::{Cursor, Datalet, DataletError, Page};
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// A balanced tree of pairs.
+#[derive(Default)]
+pub struct Tree {
+    pairs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+}
+
+impl Tree {
+    /// Pushes pairs within the bounds; the last key pushed if there were more.
+    fn fill(&self, from: Bound<&[u8]>, to: Bound<&[u8]>, page: &mut Page) -> Option<&[u8]> {
+        let mut last = None;
+        for (key, value) in self.pairs.range::<[u8], _>((from, to)) {
+            if page.is_full() {
+                return last;
+            }
+            page.push(key, value);
+            last = Some(&key[..]);
+        }
+        None
+    }
+}
+
+impl Datalet for Tree {
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<(), DataletError> {
+        if let Some(value) = self.pairs.get(key) {
+            found(value);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), DataletError> {
+        match self.pairs.get_mut(key) {
+            Some(old) if old.len() == value.len() => old.copy_from_slice(value),
+            Some(old) => *old = value.into(),
+            None => {
+                self.pairs.insert(key.into(), value.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<(), DataletError> {
+        self.pairs.remove(key);
+        Ok(())
+    }
+
+    fn walk(&mut self, cursor: &mut Cursor, page: &mut Page) -> Result<(), DataletError> {
+        let from = match &*cursor {
+            Cursor::Key(key) => Bound::Excluded(&key[..]),
+            Cursor::Start | Cursor::Number(_) => Bound::Unbounded,
+            Cursor::End => return Ok(()),
+        };
+        let last = self.fill(from, Bound::Unbounded, page);
+        *cursor = last.map_or(Cursor::End, |key| Cursor::Key(Bytes::copy_from_slice(key)));
+        Ok(())
+    }
+
+    fn clear(&mut self) -> Result<(), DataletError> {
+        self.pairs.clear();
+        Ok(())
+    }
+
+    fn len(&mut self) -> Result<u64, DataletError> {
+        Ok(self.pairs.len() as u64)
+    }
+
+    fn scan(&mut self, start: &[u8], end: Option<&[u8]>, page: &mut Page) -> Result<(), DataletError> {
+        if end.is_none_or(|end| start < end) {
+            self.fill(Bound::Included(start), end.map_or(Bound::Unbounded, Bound::Excluded), page);
+        }
+        Ok(())
+    }
+}

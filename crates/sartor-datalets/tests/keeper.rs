@@ -1,0 +1,230 @@
+//! The keeper over every engine, records in an envelope and beside the value: answers, expiry,
+//! versions, and replicas that end equal.
+
+use bytes::Bytes;
+use sartor_core::datalet::{Cursor, Datalet, Page};
+use sartor_core::ids::{Epoch, Position, ShardId};
+use sartor_core::keeper::{Done, Entry, Keeper, KeeperLimits, Task};
+use sartor_core::operation::{
+    Action, Batch, Consistency, ExpireIf, Expiry, From, Op, Outcome, Presence, Request, SessionId, Set,
+    TimeUnit, Version,
+};
+use sartor_core::random::Random;
+use sartor_core::time::Now;
+use sartor_datalets::{ENGINES, Options, engine};
+
+fn keepers() -> Vec<(String, Keeper)> {
+    let limits = KeeperLimits::default();
+    let mut all = Vec::new();
+    for engine in ENGINES {
+        let open = || (engine.open)(&Options { seed: 3 }).unwrap();
+        all.push((format!("{} enveloped", engine.name), Keeper::enveloped(open(), limits)));
+        all.push((format!("{} beside", engine.name), Keeper::beside(open(), open(), limits)));
+    }
+    all
+}
+
+fn request(op: Op) -> Request {
+    Request {
+        from: From::Session { session: SessionId { index: 0, generation: 0 }, tag: 0 },
+        shard: ShardId(0),
+        op,
+        floor: Position::ZERO,
+        consistency: Consistency::Mode,
+        deadline_us: 0,
+    }
+}
+
+fn key(op: Action) -> Op {
+    Op::Key(Bytes::from_static(b"k"), op)
+}
+
+fn set(value: &'static str, expiry: Expiry) -> Action {
+    Action::Set(Set { value: Bytes::from_static(value.as_bytes()), expiry, ..Set::default() })
+}
+
+fn at(unix_ms: u64) -> Now {
+    Now { steady_us: 0, unix_ms }
+}
+
+fn evaluate(keeper: &mut Keeper, now: Now, op: Op) -> (Outcome, Option<Entry>) {
+    match keeper.run(now, Task::Evaluate(request(op), Epoch(1))) {
+        Done::Evaluated(_, outcome, entry) => (outcome, entry),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ask(keeper: &mut Keeper, now: Now, op: Op) -> Outcome {
+    evaluate(keeper, now, op).0
+}
+
+fn read(keeper: &mut Keeper, now: Now, op: Op) -> Option<Outcome> {
+    match keeper.run(now, Task::Read(request(op))) {
+        Done::Read(_, outcome) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn value(text: &'static str) -> Outcome {
+    Outcome::Value(Bytes::from_static(text.as_bytes()))
+}
+
+#[test]
+fn records_expire_by_the_clock_of_who_orders() {
+    for (name, mut keeper) in keepers() {
+        ask(&mut keeper, at(1000), key(set("v", Expiry::After(100))));
+        assert_eq!(ask(&mut keeper, at(1099), key(Action::Get)), value("v"), "{name}");
+        assert_eq!(
+            ask(&mut keeper, at(1099), key(Action::TimeToLive(TimeUnit::Millis))),
+            Outcome::Integer(1)
+        );
+        assert_eq!(read(&mut keeper, at(1100), key(Action::Get)), None, "{name}: not for a reader to judge");
+        let (outcome, entry) = evaluate(&mut keeper, at(1100), key(Action::Get));
+        assert_eq!(outcome, Outcome::Nil, "{name}");
+        assert!(entry.is_some(), "{name}: that it is gone is replicated");
+        assert_eq!(ask(&mut keeper, at(500), key(Action::Get)), Outcome::Nil, "{name}: gone for good");
+    }
+}
+
+#[test]
+fn the_sweep_removes_what_is_due_and_no_more() {
+    for (name, mut keeper) in keepers() {
+        for i in 0..10u64 {
+            let key = Bytes::from(i.to_string());
+            ask(&mut keeper, at(0), Op::Key(key, set("v", Expiry::At(100 + i))));
+        }
+        ask(&mut keeper, at(0), Op::Key(Bytes::from_static(b"9"), Action::Persist));
+        ask(&mut keeper, at(0), Op::Key(Bytes::from_static(b"8"), set("new", Expiry::Never)));
+        let Done::Expired(Some(entry), true) = keeper.run(at(200), Task::Expire(Epoch(1), 5)) else {
+            panic!()
+        };
+        assert_eq!(entry.writes.as_slice().len(), 5, "{name}");
+        let Done::Expired(Some(_), false) = keeper.run(at(200), Task::Expire(Epoch(1), 5)) else { panic!() };
+        assert_eq!(ask(&mut keeper, at(200), Op::Len), Outcome::Integer(2), "{name}");
+        assert!(matches!(keeper.run(at(200), Task::Expire(Epoch(1), 5)), Done::Expired(None, false)));
+    }
+}
+
+fn version(keeper: &mut Keeper) -> Version {
+    match ask(keeper, at(0), key(Action::Version)) {
+        Outcome::Version(version) => version,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn exec(keeper: &mut Keeper, version: Version) -> Outcome {
+    let watched = vec![(Bytes::from_static(b"k"), version)];
+    ask(keeper, at(0), Op::Batch(Batch { watched, steps: vec![Op::Len] }))
+}
+
+#[test]
+fn a_watched_key_must_be_shown_unchanged() {
+    let done = Outcome::Many(vec![Outcome::Integer(1)]);
+    for (name, mut keeper) in keepers() {
+        let absent = version(&mut keeper);
+        assert_eq!(exec(&mut keeper, absent), Outcome::Many(vec![Outcome::Integer(0)]), "{name}");
+        ask(&mut keeper, at(0), key(set("1", Expiry::Never)));
+        assert_eq!(exec(&mut keeper, absent), Outcome::Aborted, "{name}: it came");
+        let present = version(&mut keeper);
+        assert_eq!(exec(&mut keeper, present), done, "{name}");
+        ask(&mut keeper, at(0), Op::Key(Bytes::from_static(b"other"), set("1", Expiry::Never)));
+        ask(&mut keeper, at(0), Op::Key(Bytes::from_static(b"other"), Action::Delete));
+        assert_eq!(exec(&mut keeper, present), done, "{name}: others do not matter");
+        ask(&mut keeper, at(0), key(set("1", Expiry::Never)));
+        assert_eq!(exec(&mut keeper, present), Outcome::Aborted, "{name}: the same value again is a change");
+        ask(&mut keeper, at(0), key(Action::Delete));
+        assert_eq!(exec(&mut keeper, absent), Outcome::Aborted, "{name}: it came and went");
+        let absent = version(&mut keeper);
+        ask(&mut keeper, at(0), Op::Clear);
+        assert_eq!(exec(&mut keeper, absent), Outcome::Aborted, "{name}: cleared, perhaps with it");
+    }
+}
+
+#[test]
+fn a_batch_sees_itself_and_is_one_entry() {
+    for (name, mut keeper) in keepers() {
+        let steps = vec![key(set("1", Expiry::Never)), key(Action::Add(4)), key(Action::Get), Op::Len];
+        let (outcome, entry) = evaluate(&mut keeper, at(0), Op::Batch(Batch { watched: vec![], steps }));
+        let wanted = vec![Outcome::Done, Outcome::Integer(5), value("5"), Outcome::Integer(1)];
+        assert_eq!(outcome, Outcome::Many(wanted), "{name}");
+        assert_eq!(entry.unwrap().writes.as_slice().len(), 2, "{name}");
+        assert_eq!(keeper.position().sequence, 1, "{name}");
+    }
+}
+
+#[test]
+fn beside_keeps_values_raw_and_takes_what_was_there() {
+    struct Shared(std::sync::Arc<std::sync::Mutex<Box<dyn Datalet>>>);
+    type Failed = sartor_core::datalet::DataletError;
+    impl Datalet for Shared {
+        fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<(), Failed> {
+            self.0.lock().unwrap().get(key, found)
+        }
+        fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Failed> {
+            self.0.lock().unwrap().put(key, value)
+        }
+        fn delete(&mut self, key: &[u8]) -> Result<(), Failed> {
+            self.0.lock().unwrap().delete(key)
+        }
+        fn walk(&mut self, cursor: &mut Cursor, page: &mut Page) -> Result<(), Failed> {
+            self.0.lock().unwrap().walk(cursor, page)
+        }
+    }
+    let open = || (engine("tree").unwrap().open)(&Options::default()).unwrap();
+    let raw = std::sync::Arc::new(std::sync::Mutex::new(open()));
+    raw.lock().unwrap().put(b"k", b"before").unwrap();
+    let mut keeper = Keeper::beside(Box::new(Shared(raw.clone())), open(), KeeperLimits::default());
+    assert_eq!(ask(&mut keeper, at(0), key(Action::Get)), value("before"));
+    ask(&mut keeper, at(0), key(Action::Append(Bytes::from_static(b" and after"))));
+    let mut seen = Vec::new();
+    raw.lock().unwrap().get(b"k", &mut |value| seen = value.to_vec()).unwrap();
+    assert_eq!(seen, b"before and after");
+}
+
+fn random_op(random: &mut Random) -> Op {
+    let key = Bytes::from(random.below(40).to_string());
+    let value = Bytes::from(random.below(1000).to_string());
+    let expiry = [Expiry::Never, Expiry::Keep, Expiry::After(random.below(50))][random.below(3) as usize];
+    let presence = [None, Some(Presence::Present), Some(Presence::Absent)][random.below(3) as usize];
+    let action = match random.below(12) {
+        0..4 => Action::Set(Set { value, expiry, only_if: presence, get: random.percent(50) }),
+        4 => Action::Delete,
+        5 => Action::Add(random.below(100) as i64),
+        6 => Action::Append(value),
+        7 => Action::Expire(Expiry::After(random.below(50)), ExpireIf::Always),
+        8 => Action::Persist,
+        9 => Action::GetDelete,
+        10 if random.percent(5) => return Op::Clear,
+        _ => Action::Get,
+    };
+    Op::Key(key, action)
+}
+
+#[test]
+fn whoever_applies_the_entries_ends_equal_in_every_engine_and_layout() {
+    for (name, mut primary) in keepers() {
+        let mut replicas = keepers();
+        let mut random = Random::new(11);
+        for step in 0..4000 {
+            let task = match random.below(10) {
+                0 => Task::Expire(Epoch(1), 3),
+                _ => Task::Evaluate(request(random_op(&mut random)), Epoch(1)),
+            };
+            let (Done::Evaluated(_, _, entry) | Done::Expired(entry, _)) = primary.run(at(step), task) else {
+                panic!()
+            };
+            for (_, replica) in &mut replicas {
+                if let Some(entry) = &entry {
+                    // Their clocks are far off, and must not matter.
+                    replica.run(at(step * 7 + 1_000_000), Task::Apply(entry.clone()));
+                }
+            }
+        }
+        let digest = primary.digest().unwrap();
+        for (replica_name, replica) in &mut replicas {
+            assert_eq!(replica.digest().unwrap(), digest, "{name} -> {replica_name}");
+            assert_eq!(replica.position(), primary.position());
+        }
+        assert!(ask(&mut primary, at(4000), Op::Len) != Outcome::Integer(0));
+    }
+}
