@@ -172,6 +172,14 @@ impl Keeper {
         self.position
     }
 
+    /// An empty replica begins its life in `epoch`: what was watched before is not known to be unchanged.
+    #[must_use]
+    pub fn starting_in(mut self, epoch: Epoch) -> Keeper {
+        self.position = Position { epoch, sequence: 0 };
+        self.deletes.all = self.position;
+        self
+    }
+
     /// Runs one task.
     pub fn run(&mut self, now: Now, task: Task) -> Done {
         match task {
@@ -277,6 +285,9 @@ impl Keeper {
         if dead && order.is_none() {
             return Ok(Verdict::Dead);
         }
+        // A dead record goes with this operation, so it is absent from this place on.
+        let position = order.filter(|_| dead).unwrap_or(context.position);
+        let context = Context { position, ..context };
         let (outcome, change) = decided.unwrap_or_else(|| evaluate(action, None, &context, arena));
         let write = match change {
             Change::None if !dead => return Ok(Verdict::Decided(outcome, None)),

@@ -8,7 +8,7 @@
 //! A turn of the world's loop: events in, the tasks that come out run as one batch, their
 //! `Stored` in, then one [`Event::Wake`], which sends what the turn collected.
 
-use crate::controlet::{AnyControlet, Input, Outbox, Settings, Status, View, mode};
+use crate::controlet::{AnyControlet, Input, MODES, Mode, Outbox, Settings, Status, View, mode};
 use crate::coordinator::agent::Agent;
 use crate::forward::{Answers, ForwardSettings, Forwards, Inbound, Line};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
@@ -48,8 +48,8 @@ pub enum Event {
 pub struct Actions {
     /// Replicas that left: drop their stores.
     pub dropped: Vec<ShardId>,
-    /// Replicas that came: open an empty store for each.
-    pub opened: Vec<ShardId>,
+    /// Replicas that came, and in which epoch: open an empty store for each.
+    pub opened: Vec<(ShardId, Epoch)>,
     /// Tasks for the stores, in order.
     pub tasks: Vec<(ShardId, Task)>,
     /// Answers for clients.
@@ -76,12 +76,20 @@ pub struct Reply {
 }
 
 /// Times and bounds of a worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct NodeSettings {
+    /// The modes it can run; users may bring their own.
+    pub modes: &'static [Mode],
     /// Of its controlets.
     pub controlet: Settings,
     /// Of forwarding.
     pub forward: ForwardSettings,
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        NodeSettings { modes: MODES, controlet: Settings::default(), forward: ForwardSettings::default() }
+    }
 }
 
 /// Bytes of frames of newer epochs that wait for the map.
@@ -194,7 +202,7 @@ impl Node {
         if let Err(request) = line.push(request) {
             let text = format!("too many requests wait for shard {}; slow down and retry", request.shard.0);
             let outcome = Failure::outcome(FailureKind::Retry, text);
-            self.reply(request.from, request.shard, outcome, Position::ZERO, out);
+            self.reply(request.from, Way::Away, request.shard, outcome, Position::ZERO, out);
         }
     }
 
@@ -218,19 +226,51 @@ impl Node {
             }));
         }
         for (from, outcome, position) in outbox.effects.replies.drain(..) {
-            self.reply(from, shard, outcome, position, out);
+            self.reply(from, Way::Near, shard, outcome, position, out);
+        }
+        for (request, outcome, position) in outbox.effects.reads.drain(..) {
+            if self.has_turned(&request) {
+                self.turn_away(request, out);
+            } else {
+                self.reply(request.from, Way::Near, shard, outcome, position, out);
+            }
         }
         for request in outbox.effects.forwards.drain(..) {
-            self.send_away(request, out);
+            self.turn_away(request, out);
         }
         self.outbox = outbox;
     }
 
-    fn reply(&mut self, from: From, shard: ShardId, outcome: Outcome, position: Position, out: &mut Actions) {
+    /// Whether an earlier read of the same connection went from near to away.
+    fn has_turned(&mut self, request: &Request) -> bool {
+        let From::Session { session, .. } = request.from else { return false };
+        self.sessions.is_open(session) && self.sessions.lane(session, request.shard).has_turned()
+    }
+
+    /// A read that was near is the head's after all.
+    fn turn_away(&mut self, request: Request, out: &mut Actions) {
+        let From::Session { session, .. } = request.from else { return };
+        if self.sessions.is_open(session) {
+            if self.sessions.lane(session, request.shard).turn() {
+                self.freed.push((session, request.shard));
+            }
+            self.send_away(request, out);
+        }
+    }
+
+    fn reply(
+        &mut self,
+        from: From,
+        way: Way,
+        shard: ShardId,
+        outcome: Outcome,
+        position: Position,
+        out: &mut Actions,
+    ) {
         match from {
             From::Session { session, tag } => {
                 if self.sessions.is_open(session) {
-                    if self.sessions.lane(session, shard).settle(position) {
+                    if self.sessions.lane(session, shard).settle(way, position) {
                         self.freed.push((session, shard));
                     }
                     out.replies.push(Reply { session, tag, shard, outcome, position });
@@ -306,7 +346,7 @@ impl Node {
             } else {
                 let outcome =
                     Failure::outcome(FailureKind::Retry, "this node is not the shard's head; retry");
-                self.reply(request.from, shard, outcome, Position::ZERO, out);
+                self.reply(request.from, Way::Near, shard, outcome, Position::ZERO, out);
             }
         }
     }
@@ -319,7 +359,7 @@ impl Node {
         for answer in answers.answers {
             let line = self.lines.get_mut(&header.shard);
             if let Some(request) = line.and_then(|line| line.settle(now, answer.sequence)) {
-                self.reply(request.from, header.shard, answer.outcome, answer.position, out);
+                self.reply(request.from, Way::Away, header.shard, answer.outcome, answer.position, out);
             }
         }
     }
@@ -337,7 +377,7 @@ impl Node {
         for (shard, line) in &mut lines {
             for (request, sent) in line.tick(now) {
                 let outcome = given_up(&request, sent);
-                self.reply(request.from, *shard, outcome, Position::ZERO, out);
+                self.reply(request.from, Way::Away, *shard, outcome, Position::ZERO, out);
             }
             self.send_line(now, *shard, line, out);
         }
@@ -398,7 +438,7 @@ impl Node {
             out.dropped.push(shard.id);
         }
         let member = Member { node: self.me.node, incarnation: self.incarnation };
-        let mode = map.table_of(shard).and_then(|table| mode(&table.mode));
+        let mode = map.table_of(shard).and_then(|table| mode(self.settings.modes, &table.mode));
         if let Some(mode) = mode
             && shard.members.contains(&member)
             && map.worker_of(shard.id) == self.me.worker
@@ -407,12 +447,12 @@ impl Node {
             let view = View { shard: shard.id, epoch: shard.epoch, me, members: members.clone() };
             let controlet = (mode.build)(view, self.settings.controlet);
             *seat = Some(Seat { epoch: shard.epoch, members, controlet, inbound: BTreeMap::new() });
-            out.opened.push(shard.id);
+            out.opened.push((shard.id, shard.epoch));
         }
         let seen = self.lines.get_mut(&shard.id).map(Line::restart).unwrap_or_default();
         for request in seen {
             let outcome = given_up(&request, true);
-            self.reply(request.from, shard.id, outcome, Position::ZERO, out);
+            self.reply(request.from, Way::Away, shard.id, outcome, Position::ZERO, out);
         }
     }
 

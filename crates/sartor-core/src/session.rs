@@ -3,7 +3,8 @@
 //! A connection has a lane to each shard. Its requests there either go *near*, to the replica on
 //! this worker, or *away*, to the shard's head, in one stream that keeps their order. A lane changes
 //! its way only while nothing is on it, so that no request overtakes another of the same connection;
-//! until then the next ones are parked behind.
+//! until then the next ones are parked behind. Only a near read that turns out to be the head's
+//! turns the lane at once, and takes the near reads behind it along.
 
 use crate::ids::{Position, ShardId};
 use crate::operation::{Op, Request, SessionId};
@@ -37,8 +38,9 @@ struct Session {
 pub struct Lane {
     /// The newest place in the shard's history that an answer told of.
     seen: Position,
-    way: Way,
-    outstanding: u32,
+    /// Requests on their way near, and away; both only while the lane turns.
+    near: u32,
+    away: u32,
     parked: VecDeque<Request>,
 }
 
@@ -83,24 +85,44 @@ impl Lane {
     ) -> Option<(Way, Request)> {
         // WAIT asks about writes, so it needs their answers first.
         let must_be_free = matches!(request.op, Op::Wait { .. });
-        let keeps_away = self.outstanding > 0 && self.way == Way::Away;
         request.floor = self.seen;
-        let way = if !keeps_away && near(&request) { Way::Near } else { Way::Away };
-        let turns = self.outstanding > 0 && (way != self.way || must_be_free);
-        if turns || !self.parked.is_empty() {
+        let way = if self.away == 0 && near(&request) { Way::Near } else { Way::Away };
+        let waits = match way {
+            Way::Near => must_be_free && self.near > 0,
+            Way::Away => self.near > 0 || (must_be_free && self.away > 0),
+        };
+        if waits || !self.parked.is_empty() {
             self.parked.push_back(request);
             return None;
         }
-        self.way = way;
-        self.outstanding += 1;
+        *self.count(way) += 1;
         Some((way, request))
     }
 
-    /// An answer came that told of this place. True if parked requests can be admitted now.
-    pub fn settle(&mut self, position: Position) -> bool {
-        self.outstanding -= 1;
+    fn count(&mut self, way: Way) -> &mut u32 {
+        match way {
+            Way::Near => &mut self.near,
+            Way::Away => &mut self.away,
+        }
+    }
+
+    /// An answer came that way and told of this place. True if parked requests may go on.
+    pub fn settle(&mut self, way: Way, position: Position) -> bool {
+        *self.count(way) -= 1;
         self.seen = self.seen.max(position);
-        self.outstanding == 0 && !self.parked.is_empty()
+        self.near == 0 && !self.parked.is_empty()
+    }
+
+    /// A near read goes away instead of being answered. True if parked requests may go on.
+    pub fn turn(&mut self) -> bool {
+        self.near -= 1;
+        self.away += 1;
+        self.near == 0 && !self.parked.is_empty()
+    }
+
+    /// Whether an earlier near read went away, so that later ones must follow it.
+    pub fn has_turned(&self) -> bool {
+        self.away > 0
     }
 
     /// The parked requests in order, to be admitted again.
@@ -141,14 +163,31 @@ mod tests {
         assert_eq!(way(lane.admit(request(0, Action::Get), reads_near)), Some(Way::Near));
         assert_eq!(way(lane.admit(request(1, Action::Set(Set::default())), reads_near)), None);
         assert_eq!(way(lane.admit(request(2, Action::Get), reads_near)), None, "no overtaking");
-        assert!(lane.settle(at(5)));
+        assert!(lane.settle(Way::Near, at(5)));
         let parked = lane.take_parked();
         let ways: Vec<_> = parked.into_iter().map(|r| way(lane.admit(r, reads_near))).collect();
         assert_eq!(ways, [Some(Way::Away), Some(Way::Away)], "the read follows the write");
-        assert!(!lane.settle(at(6)));
-        assert!(!lane.settle(at(6)));
+        assert!(!lane.settle(Way::Away, at(6)));
+        assert!(!lane.settle(Way::Away, at(6)));
         let (way, read) = lane.admit(request(3, Action::Get), reads_near).unwrap();
         assert_eq!((way, read.floor), (Way::Near, at(6)));
+    }
+
+    #[test]
+    fn a_read_that_turns_takes_the_others_along() {
+        let mut lane = Lane::default();
+        let all_near = |_: &Request| true;
+        lane.admit(request(0, Action::Get), all_near);
+        lane.admit(request(1, Action::Get), all_near);
+        assert!(!lane.turn(), "nothing is parked");
+        assert!(lane.has_turned());
+        assert!(lane.admit(request(2, Action::Get), all_near).is_none(), "not before the second read");
+        assert!(lane.turn());
+        let parked = lane.take_parked();
+        let ways: Vec<_> =
+            parked.into_iter().filter_map(|r| lane.admit(r, all_near)).map(|(way, _)| way).collect();
+        assert_eq!(ways, [Way::Away]);
+        assert!(!lane.settle(Way::Away, at(1)));
     }
 
     #[test]
@@ -156,7 +195,7 @@ mod tests {
         let mut sessions = Sessions::default();
         let near = |_: &Request| true;
         sessions.lane(SESSION, ShardId(0)).admit(request(0, Action::Get), near);
-        sessions.lane(SESSION, ShardId(0)).settle(at(9));
+        sessions.lane(SESSION, ShardId(0)).settle(Way::Near, at(9));
         sessions.close(SESSION);
         assert!(!sessions.is_open(SESSION));
         let next = SessionId { generation: 2, ..SESSION };

@@ -1,1 +1,64 @@
 //! The core in a seeded world with faults, and what checks it.
+//!
+//! ```text
+//!  seed ─▶ plan (cluster, faults, clients) ─▶ World: time, net, nodes, coordinator ─▶ checks
+//! ```
+//!
+//! The nodes and the coordinator are the very state machines that the server runs. The same seed
+//! gives the same run, to the last byte; a failure names it.
+
+pub mod check;
+pub mod client;
+pub mod net;
+pub mod plan;
+pub mod world;
+
+use sartor_core::controlet::{MODES, Mode};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What to simulate.
+#[derive(Clone, Copy)]
+pub struct Config {
+    /// The modes that nodes know.
+    pub modes: &'static [Mode],
+    /// The mode of the table.
+    pub mode: &'static str,
+    /// Simulated time with faults and load; the network heals after it.
+    pub run_ms: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config { modes: MODES, mode: "ms+ec", run_ms: 20_000 }
+    }
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Operations that clients asked for.
+    pub operations: u64,
+    /// Of which were answered with success.
+    pub succeeded: u64,
+    /// Faults that met the cluster.
+    pub faults: u64,
+    /// Simulated milliseconds.
+    pub simulated_ms: u64,
+    /// A number that two runs share only if all happened equally.
+    pub trace: u64,
+}
+
+/// Runs one seed: what it did, or what it broke.
+pub fn run(seed: u64, config: &Config) -> Result<Summary, String> {
+    let world = || {
+        let mut world = world::World::new(seed, config);
+        world.run()?;
+        check::check(&mut world)?;
+        Ok(world.summary())
+    };
+    catch_unwind(AssertUnwindSafe(world)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("panic: {}", text.unwrap_or("of another kind")))
+    })
+}

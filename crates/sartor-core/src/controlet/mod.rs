@@ -72,7 +72,10 @@ pub struct Effects {
     pub tasks: Vec<Task>,
     /// Answers, with the place in the history that they were true at.
     pub replies: Vec<(From, Outcome, Position)>,
-    /// Requests that turned out to be the head's to answer.
+    /// Answers to reads by a replica that is not the head. They are held back where an earlier read
+    /// of the same connection turned out to be the head's, which knows a newer state.
+    pub reads: Vec<(Request, Outcome, Position)>,
+    /// Reads that turned out to be the head's to answer.
     pub forwards: Vec<Request>,
 }
 
@@ -166,8 +169,8 @@ pub enum Promise {
 pub const MODES: &[Mode] = &[ms_ec::MODE];
 
 /// A mode by name.
-pub fn mode(name: &str) -> Option<&'static Mode> {
-    MODES.iter().find(|mode| mode.name == name)
+pub fn mode<'a>(modes: &'a [Mode], name: &str) -> Option<&'a Mode> {
+    modes.iter().find(|mode| mode.name == name)
 }
 
 /// A [`Controlet`] whose messages are frames' payloads, so that a node can hold any.

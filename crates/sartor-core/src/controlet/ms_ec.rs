@@ -91,11 +91,13 @@ impl MsEc {
         } else {
             Vec::new()
         };
+        // Empty, but of this epoch: later than all that was seen of a shard that lost its data.
+        let empty = Position { epoch: view.epoch, sequence: 0 };
         MsEc {
             view,
             settings,
-            submitted: Position::ZERO,
-            applied: Position::ZERO,
+            submitted: empty,
+            applied: empty,
             lost: false,
             stream: Stream::starting_at(1),
             followers,
@@ -137,7 +139,7 @@ impl MsEc {
                 }
                 self.expire_at = now.steady_us + if more { 0 } else { self.settings.expire_every_us };
             }
-            Done::Read(request, Some(outcome)) => out.replies.push((request.from, outcome, self.applied)),
+            Done::Read(request, Some(outcome)) => out.reads.push((request, outcome, self.applied)),
             // Whether a record is past its deadline is judged by one clock, the primary's.
             Done::Read(request, None) => out.forwards.push(request),
             Done::Applied(position) => {
@@ -212,13 +214,13 @@ impl MsEc {
     }
 
     fn answer_waiters(&mut self, now: Now, out: &mut Effects) {
-        let (followers, applied) = (&self.followers, self.applied);
+        let followers = &self.followers;
         self.waiters.retain(|waiter| {
             let have = |follower: &&Follower| !follower.cut && follower.acked >= waiter.floor.sequence;
             let copies = followers.iter().filter(have).count();
             let waits = copies < waiter.copies && now.steady_us < waiter.until;
             if !waits {
-                out.replies.push((waiter.from, Outcome::Integer(copies as i64), applied));
+                out.replies.push((waiter.from, Outcome::Integer(copies as i64), waiter.floor));
             }
             waits
         });

@@ -1,0 +1,137 @@
+//! Clients: connections that keep several requests in flight and remember every answer.
+
+use bytes::Bytes;
+use sartor_core::ids::{Position, ShardId};
+use sartor_core::operation::{
+    Action, Batch, Consistency, ExpireIf, Expiry, From, Op, Outcome, Presence, Request, Scan, SessionId, Set,
+    TimeUnit, Version,
+};
+use sartor_core::random::Random;
+use sartor_core::routing::map::ClusterMap;
+use sartor_core::routing::slot::slot_of;
+use sartor_core::time::{Micros, millis};
+
+/// How long a request waits at most.
+pub const TIMEOUT_US: Micros = millis(5000);
+
+/// A client's connection to a node.
+pub struct Client {
+    /// Which connection.
+    pub session: SessionId,
+    /// Which node.
+    pub node: u16,
+    /// Every request in order.
+    pub asked: Vec<Asked>,
+    depth: usize,
+    answered: usize,
+    watched: Option<(Bytes, Version)>,
+}
+
+/// A request and its answer.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// Which shard.
+    pub shard: ShardId,
+    /// What.
+    pub op: Op,
+    /// The answer, and the place it was true at.
+    pub answer: Option<(Outcome, Position)>,
+}
+
+impl Client {
+    /// A connection without requests.
+    pub fn new(random: &mut Random, index: u32, generation: u32, nodes: u64) -> Client {
+        Client {
+            session: SessionId { index, generation },
+            node: random.below(nodes) as u16,
+            asked: Vec::new(),
+            depth: random.between(1, 8) as usize,
+            answered: 0,
+            watched: None,
+        }
+    }
+
+    /// Whether it may send one more.
+    pub fn is_ready(&self) -> bool {
+        self.asked.len() - self.answered < self.depth
+    }
+
+    /// Makes a request. `unique` is a number that no other request has.
+    pub fn ask(&mut self, random: &mut Random, map: &ClusterMap, now: Micros, unique: u64) -> Request {
+        let (shard, op) = self.operation(random, map, unique);
+        let tag = self.asked.len() as u32;
+        self.asked.push(Asked { shard, op: op.clone(), answer: None });
+        let consistency = Consistency::Mode;
+        let from = From::Session { session: self.session, tag };
+        Request { from, shard, op, floor: Position::ZERO, consistency, deadline_us: now + TIMEOUT_US }
+    }
+
+    /// An answer came.
+    pub fn on_reply(&mut self, tag: u32, outcome: Outcome, position: Position) -> Result<(), String> {
+        let asked = self.asked.get_mut(tag as usize).ok_or("an answer to nothing")?;
+        if let (Op::Key(key, Action::Version), Outcome::Version(version)) = (&asked.op, &outcome) {
+            self.watched = Some((key.clone(), *version));
+        }
+        self.answered += 1;
+        match asked.answer.replace((outcome, position)) {
+            None => Ok(()),
+            Some(first) => Err(format!("request {tag} was answered twice: {first:?} and {:?}", asked.answer)),
+        }
+    }
+
+    fn operation(&mut self, random: &mut Random, map: &ClusterMap, unique: u64) -> (ShardId, Op) {
+        let key = Bytes::from(format!("key{}", random.below(12)));
+        let shard = shard_of(map, &key);
+        let value = Bytes::from(format!("{unique}"));
+        let expiry = match random.below(6) {
+            0 => Expiry::After(random.between(1, 3000)),
+            1 => Expiry::Keep,
+            _ => Expiry::Never,
+        };
+        let only_if = [None, None, Some(Presence::Present), Some(Presence::Absent)][random.below(4) as usize];
+        let action = match random.below(100) {
+            0..30 => Action::Get,
+            30..52 => Action::Set(Set { value, expiry, only_if, get: random.percent(20) }),
+            52..58 => Action::Delete,
+            58..66 => Action::Add(unique as i64),
+            66..71 => Action::Append(value),
+            71..74 => Action::Expire(Expiry::After(random.below(3000)), ExpireIf::Always),
+            74..76 => Action::Persist,
+            76..78 => Action::TimeToLive(TimeUnit::Millis),
+            78..81 => Action::GetDelete,
+            81..85 => Action::Version,
+            85..88 => {
+                return (
+                    shard,
+                    Op::Wait { copies: random.below(4) as u16, timeout_ms: random.between(1, 500) },
+                );
+            }
+            88..90 => return (shard, Op::Len),
+            90..92 => {
+                return (shard, Op::Scan(Scan { count: random.between(1, 20) as u32, ..Scan::default() }));
+            }
+            92 => return (shard, Op::Clear),
+            _ => return self.batch(random, map, key, unique),
+        };
+        (shard, Op::Key(key, action))
+    }
+
+    /// An atomic batch, under WATCH if something was watched in that shard.
+    fn batch(&mut self, random: &mut Random, map: &ClusterMap, key: Bytes, unique: u64) -> (ShardId, Op) {
+        let watched = self.watched.take();
+        let shard = shard_of(map, watched.as_ref().map_or(&key, |(key, _)| key));
+        let key = watched.as_ref().map_or(key, |(key, _)| key.clone());
+        let mut steps = vec![Op::Key(key.clone(), Action::Get)];
+        if random.percent(70) || watched.is_some() {
+            steps.push(Op::Key(key.clone(), Action::Append(Bytes::from(format!("{unique}")))));
+            steps.push(Op::Key(key, Action::Length));
+        }
+        (shard, Op::Batch(Batch { watched: watched.into_iter().collect(), steps }))
+    }
+}
+
+fn shard_of(map: &ClusterMap, key: &[u8]) -> ShardId {
+    let slot = slot_of(key);
+    let holds = |(first, last): &(u16, u16)| (*first..=*last).contains(&slot);
+    map.shards.iter().find(|shard| shard.slots.iter().any(holds)).map_or(ShardId(0), |shard| shard.id)
+}

@@ -1,0 +1,50 @@
+//! The network between nodes: it delays and reorders always, and loses, repeats and cuts as told.
+
+use crate::plan::FaultKind;
+use sartor_core::random::Random;
+use sartor_core::time::Micros;
+
+/// The state of the network.
+#[derive(Clone, Debug, Default)]
+pub struct Net {
+    faults: Vec<FaultKind>,
+    /// Nothing goes wrong any more.
+    pub healed: bool,
+}
+
+impl Net {
+    /// A fault begins.
+    pub fn begin(&mut self, fault: FaultKind) {
+        self.faults.push(fault);
+    }
+
+    /// A fault ends.
+    pub fn end(&mut self, fault: FaultKind) {
+        if let Some(index) = self.faults.iter().position(|active| *active == fault) {
+            self.faults.remove(index);
+        }
+    }
+
+    /// How long after it was sent each copy of a message arrives; none if it is lost.
+    pub fn copies(&self, random: &mut Random, from: u16, to: u16) -> Vec<Micros> {
+        let (mut loss, mut duplication, mut delay) = (1, 1, 0);
+        for fault in &self.faults {
+            match *fault {
+                FaultKind::Loss(percent) => loss = loss.max(percent),
+                FaultKind::Duplication(percent) => duplication = duplication.max(percent),
+                FaultKind::Delay(by) => delay = delay.max(by),
+                FaultKind::Isolation(node) if node == from || node == to => loss = 100,
+                FaultKind::OneWayCut(a, b) if (a, b) == (from, to) => loss = 100,
+                _ => {}
+            }
+        }
+        if self.healed {
+            return vec![random.between(50, 1000)];
+        }
+        if random.percent(loss) {
+            return Vec::new();
+        }
+        let count = if random.percent(duplication) { 2 } else { 1 };
+        (0..count).map(|_| random.between(50, 2000) + random.below(delay + 1)).collect()
+    }
+}
