@@ -205,8 +205,12 @@ impl World {
             Happening::Arrive(COORDINATOR, frame) => self.notify(Notice::Frame(frame)),
             Happening::Arrive(to, frame) => self.step(to.node.0, Event::Frame(frame)),
             Happening::Turn(node) => {
-                self.machines[usize::from(node)].turn_at = None;
-                self.step(node, Event::Wake);
+                let turn_at = &mut self.machines[usize::from(node)].turn_at;
+                // One that was planned before an earlier one was is over.
+                if turn_at.is_some_and(|at| at <= self.now_us) {
+                    *turn_at = None;
+                    self.step(node, Event::Wake);
+                }
             }
             Happening::Stores(node) => self.run_stores(node),
             Happening::Client => self.client(),

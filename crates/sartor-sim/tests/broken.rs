@@ -1,0 +1,136 @@
+//! Protocols broken on purpose: a checker that cannot fail is none.
+
+use bytes::Bytes;
+use sartor_core::controlet::{AnyControlet, Input, Mode, Outbox, Settings, Status, View, ms_ec};
+use sartor_core::ids::Position;
+use sartor_core::keeper::{Done, Task, Write, Writes};
+use sartor_core::operation::{Failure, FailureKind, Outcome, Request};
+use sartor_core::time::{Micros, Now};
+use sartor_sim::{Config, run};
+
+/// Found within so many seeds, or the checks have a hole.
+const SEEDS: u64 = 200;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    None,
+    /// A secondary answers connections that have seen more than it has.
+    ForgetsWhatWasSeen,
+    /// A secondary judges by its own clock whether a record is past its deadline.
+    JudgesExpiry,
+    /// A secondary now and then deletes where it should put.
+    SkipsPuts,
+    /// A request now and then takes effect twice.
+    EvaluatesTwice,
+    /// A write that took effect is now and then reported as refused.
+    RefusesAfterTheEffect,
+    /// Entries that got lost are never sent again.
+    NeverResends,
+    /// A read of nothing now and then gives something.
+    AnswersOutOfThinAir,
+}
+
+struct Broken {
+    inner: Box<dyn AnyControlet>,
+    fault: Fault,
+    count: u64,
+}
+
+impl Broken {
+    /// True now and then.
+    fn strikes(&mut self, every: u64) -> bool {
+        self.count += 1;
+        self.count.is_multiple_of(every)
+    }
+
+    fn spoil_tasks(&mut self, tasks: &mut Vec<Task>) {
+        if self.fault == Fault::EvaluatesTwice && tasks.len() == 1 && self.strikes(40) {
+            tasks.extend(tasks.clone());
+        }
+        for task in tasks {
+            if let Task::Apply(entry) = task
+                && let Writes::One(Write::Put { key, .. }) = &entry.writes
+                && self.fault == Fault::SkipsPuts
+                && self.strikes(40)
+            {
+                entry.writes = Writes::One(Write::Delete { key: key.clone() });
+            }
+        }
+    }
+
+    fn spoil_replies(&mut self, out: &mut Outbox<Bytes>) {
+        for (_, outcome, position) in &mut out.effects.replies {
+            if self.fault == Fault::RefusesAfterTheEffect && *outcome == Outcome::Done && self.strikes(20) {
+                *outcome = Failure::outcome(FailureKind::Retry, "try again");
+                *position = Position::ZERO;
+            }
+            if self.fault == Fault::AnswersOutOfThinAir && *outcome == Outcome::Nil && self.strikes(20) {
+                *outcome = Outcome::Value(Bytes::from_static(b"1"));
+            }
+        }
+    }
+}
+
+impl AnyControlet for Broken {
+    fn takes(&self, request: &Request) -> bool {
+        let floor = if self.fault == Fault::ForgetsWhatWasSeen { Position::ZERO } else { request.floor };
+        self.inner.takes(&Request { floor, ..request.clone() })
+    }
+
+    fn step(&mut self, now: Now, input: Input<Bytes>, out: &mut Outbox<Bytes>) {
+        let input = match input {
+            Input::Stored(Done::Read(request, None)) if self.fault == Fault::JudgesExpiry => {
+                Input::Stored(Done::Read(request, Some(Outcome::Nil)))
+            }
+            other => other,
+        };
+        self.inner.step(now, input, out);
+        self.spoil_tasks(&mut out.effects.tasks);
+        self.spoil_replies(out);
+    }
+
+    fn wake_at(&self) -> Option<Micros> {
+        self.inner.wake_at()
+    }
+
+    fn status(&self) -> Status {
+        self.inner.status()
+    }
+}
+
+fn broken(fault: Fault, view: View, settings: Settings) -> Box<dyn AnyControlet> {
+    let resend_us = if fault == Fault::NeverResends { Micros::MAX / 2 } else { settings.resend_us };
+    let inner = (ms_ec::MODE.build)(view, Settings { resend_us, ..settings });
+    Box::new(Broken { inner, fault, count: 0 })
+}
+
+macro_rules! mode {
+    ($fault:ident) => {
+        Mode {
+            name: stringify!($fault),
+            build: |view, settings| broken(Fault::$fault, view, settings),
+            ..ms_ec::MODE
+        }
+    };
+}
+
+static BROKEN: [Mode; 8] = [
+    mode!(None),
+    mode!(ForgetsWhatWasSeen),
+    mode!(JudgesExpiry),
+    mode!(SkipsPuts),
+    mode!(EvaluatesTwice),
+    mode!(RefusesAfterTheEffect),
+    mode!(NeverResends),
+    mode!(AnswersOutOfThinAir),
+];
+
+#[test]
+fn every_fault_is_found() {
+    for mode in &BROKEN {
+        let config = Config { modes: &BROKEN, mode: mode.name, ..Config::default() };
+        let found = (0..SEEDS).find(|&seed| run(seed, &config).is_err());
+        assert_eq!(found.is_none(), mode.name == "None", "{}: found with seed {found:?}", mode.name);
+        println!("{}: {found:?}", mode.name);
+    }
+}
