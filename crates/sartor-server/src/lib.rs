@@ -1,1 +1,19 @@
-//! What touches the world: event loop, front door, transports, coordinator process.
+//! What touches the world: sockets, clocks, files, processes. It decides nothing.
+//!
+//! ```text
+//!  RESP clients ─▶ front ─▶ ┐                         ┌─▶ peers (frames over TCP)
+//!                           ├─ worker: one event loop ─┤
+//!  peers ─▶ link ─────────▶ ┘   around one core Node  └─▶ stores
+//! ```
+
+pub mod clock;
+pub mod config;
+pub mod coordinator;
+pub mod front;
+pub mod link;
+pub mod node;
+pub mod resp;
+pub mod settings;
+pub mod stats;
+pub mod status;
+pub mod worker;

@@ -208,7 +208,7 @@ impl Coordinator {
         }
         let next = match &self.map {
             None => self.first_map(),
-            Some(map) => self.readmit_lost_shards(map),
+            Some(map) => self.next_map(map),
         };
         if let Some(map) = next {
             out.push(Action::Persist(map.clone()));
@@ -273,11 +273,32 @@ impl Coordinator {
         })
     }
 
-    /// A shard of which every member began another life has lost its data: it begins anew, empty,
-    /// on the same nodes. A shard of which any member may still live is left alone.
-    fn readmit_lost_shards(&self, map: &ClusterMap) -> Option<ClusterMap> {
+    /// The map that follows from what the nodes told, if it differs.
+    fn next_map(&self, map: &ClusterMap) -> Option<ClusterMap> {
         let mut next = map.clone();
         next.epoch = Epoch(map.epoch.0 + 1);
+        let moved = self.follow_addresses(&mut next);
+        let readmitted = self.readmit_lost_shards(&mut next);
+        (moved || readmitted).then_some(next)
+    }
+
+    /// Nodes may come back at other addresses.
+    fn follow_addresses(&self, next: &mut ClusterMap) -> bool {
+        let mut changed = false;
+        for entry in &mut next.nodes {
+            let Some(Registered { heartbeat, .. }) = self.nodes.get(&entry.id) else { continue };
+            if entry.client_addr != heartbeat.client_addr || entry.peer_addr != heartbeat.peer_addr {
+                entry.client_addr = heartbeat.client_addr.clone();
+                entry.peer_addr = heartbeat.peer_addr.clone();
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// A shard of which every member began another life has lost its data: it begins anew, empty,
+    /// on the same nodes. A shard of which any member may still live is left alone.
+    fn readmit_lost_shards(&self, next: &mut ClusterMap) -> bool {
         let mut changed = false;
         for shard in &mut next.shards {
             let reborn = shard
@@ -290,7 +311,7 @@ impl Coordinator {
                 changed = true;
             }
         }
-        changed.then_some(next)
+        changed
     }
 
     /// How all nodes stand.

@@ -1,0 +1,93 @@
+//! Configuration of one process, as TOML. `sartor up` writes these files; on real machines people do.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// `sartor serve`: one node.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeConfig {
+    /// The number of the cluster, the same in all its processes.
+    pub cluster: u64,
+    /// This node's index, from 0.
+    pub node: u16,
+    /// Event loops.
+    #[serde(default = "one")]
+    pub workers: u8,
+    /// Where clients connect, `host:port`.
+    pub listen: String,
+    /// Where other nodes connect, `host:port`.
+    pub peer_listen: String,
+    /// The coordinator's RPC address, `host:port`.
+    pub coordinator: String,
+    /// Changed settings, by the names that CONFIG GET knows.
+    #[serde(default)]
+    pub settings: BTreeMap<String, u64>,
+}
+
+/// `sartor coordinator`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CoordinatorConfig {
+    /// The number of the cluster, the same in all its processes.
+    pub cluster: u64,
+    /// The secret seed of key hashing.
+    pub seed: u64,
+    /// Where nodes connect, `host:port`.
+    pub listen: String,
+    /// Where HTTP is served, `host:port`.
+    pub http: String,
+    /// Where the cluster map is kept.
+    pub dir: PathBuf,
+    /// Nodes, standbys included.
+    pub nodes: u16,
+    /// Nodes without replicas at the start; the last ones.
+    pub standbys: u16,
+    /// Event loops a node.
+    #[serde(default = "one")]
+    pub workers: u8,
+    /// Shards.
+    pub shards: u16,
+    /// Copies of each shard.
+    pub copies: u8,
+    /// The mode of the table.
+    pub mode: String,
+    /// Its datalet kind.
+    pub datalet: String,
+}
+
+fn one() -> u8 {
+    1
+}
+
+/// Reads a file, or says in a line what is wrong with it.
+pub fn load<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
+    let text =
+        std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    toml::from_str(&text).map_err(|error| format!("{}: {}", path.display(), one_line(&error.to_string())))
+}
+
+/// Writes a file.
+pub fn save<T: Serialize>(path: &Path, config: &T) -> Result<(), String> {
+    let text = toml::to_string(config).map_err(|error| error.to_string())?;
+    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_is_said_in_a_line() {
+        let path = std::env::temp_dir().join(format!("sartor-config-{}.toml", std::process::id()));
+        std::fs::write(&path, "cluster = 1\nnoise = 2\n").unwrap();
+        let error = load::<NodeConfig>(&path).unwrap_err();
+        assert!(error.contains("noise") && !error.contains('\n'), "{error}");
+        std::fs::remove_file(path).unwrap();
+    }
+}

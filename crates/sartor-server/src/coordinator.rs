@@ -1,0 +1,174 @@
+//! The coordinator's process: one event loop around the core's coordinator, its map on disk, and a
+//! few pages of HTTP.
+
+use crate::clock;
+use crate::config::CoordinatorConfig;
+use crate::link::{IN, KINDS, Links, OUT};
+use crate::node::bind;
+use crate::status::{CoordinatorNews, status};
+use bytes::Bytes;
+use mio::net::TcpListener;
+use mio::{Events, Poll, Token};
+use sartor_core::coordinator::{Action, Coordinator, CoordinatorSettings, Event, Heartbeat, Spec};
+use sartor_core::ids::WorkerId;
+use sartor_core::routing::map::ClusterMap;
+use sartor_core::time::Now;
+use sartor_core::wire::codec::Wire;
+use sartor_core::wire::frame::Header;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+const LISTENER: Token = Token(0);
+const MAP_FILE: &str = "cluster.map";
+
+/// Runs the coordinator until the process ends.
+pub fn run(config: &CoordinatorConfig) -> Result<(), String> {
+    let listener = TcpListener::from_std(bind(&config.listen)?);
+    let page = Arc::new(Mutex::new(String::from("{}")));
+    serve_http(&config.http, page.clone())?;
+    let map = load_map(&config.dir)?;
+    let failed = |error: std::io::Error| format!("cannot start the event loop: {error}");
+    let poll = Poll::new().map_err(failed)?;
+    let mut links = Links::new(config.cluster, 0, Some(listener));
+    links.register(poll.registry(), LISTENER).map_err(failed)?;
+    let settings = CoordinatorSettings::default();
+    let (addr, pid) = (config.listen.clone(), std::process::id());
+    let core = Coordinator::new(clock::now(), spec(config), settings, addr, pid, map);
+    let mut process = Process { config: config.clone(), poll, links, core, page };
+    process.run().map_err(|error| format!("the coordinator's event loop failed: {error}"))
+}
+
+fn spec(config: &CoordinatorConfig) -> Spec {
+    Spec {
+        cluster: config.cluster,
+        seed: config.seed,
+        nodes: config.nodes,
+        standbys: config.standbys,
+        workers: config.workers,
+        shards: config.shards,
+        copies: config.copies,
+        mode: config.mode.clone(),
+        datalet: config.datalet.clone(),
+    }
+}
+
+struct Process {
+    config: CoordinatorConfig,
+    poll: Poll,
+    links: Links,
+    core: Coordinator,
+    page: Arc<Mutex<String>>,
+}
+
+impl Process {
+    fn run(&mut self) -> std::io::Result<()> {
+        let mut events = Events::with_capacity(256);
+        loop {
+            match self.poll.poll(&mut events, Some(Duration::from_millis(50))) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            let now = clock::now();
+            let mut frames = Vec::new();
+            for event in &events {
+                let token = event.token();
+                match token.0 % KINDS {
+                    OUT => self.links.on_out_event(now.steady_us, token, event.is_read_closed()),
+                    IN => self.links.on_in_event(self.poll.registry(), token, &mut frames),
+                    _ => self.links.accept(self.poll.registry()),
+                }
+            }
+            for frame in frames {
+                self.learn_addr(&frame);
+                self.step(now, Event::Frame(frame))?;
+            }
+            self.links.flush(now.steady_us, self.poll.registry());
+            self.publish(now);
+        }
+    }
+
+    /// Nodes tell their addresses themselves.
+    fn learn_addr(&mut self, frame: &Bytes) {
+        if let Ok((header, payload)) = Header::parse(frame.clone())
+            && let Ok(heartbeat) = Heartbeat::from_bytes(payload)
+        {
+            self.links.set_addr(WorkerId { node: header.from.node, worker: 0 }, &heartbeat.peer_addr);
+        }
+    }
+
+    fn step(&mut self, now: Now, event: Event) -> std::io::Result<()> {
+        let mut events = vec![event];
+        while let Some(event) = events.pop() {
+            let mut actions = Vec::new();
+            self.core.step(now, event, &mut actions);
+            for action in actions {
+                match action {
+                    Action::Persist(map) => {
+                        save_map(&self.config.dir, &map)?;
+                        events.push(Event::Persisted(map.epoch));
+                    }
+                    Action::Send(to, frame) => self.links.send(to, &frame),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn publish(&self, now: Now) {
+        let Some(map) = self.core.map() else { return };
+        let news = CoordinatorNews { addr: self.config.listen.clone(), pid: std::process::id(), is_up: true };
+        let status = status(map, &self.core.reports(now), &news);
+        if let Ok(json) = serde_json::to_string(&status) {
+            *self.page.lock().unwrap_or_else(PoisonError::into_inner) = json;
+        }
+    }
+}
+
+/// The map that was on disk, if any.
+pub fn load_map(dir: &Path) -> Result<Option<ClusterMap>, String> {
+    let path = dir.join(MAP_FILE);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(format!("cannot read {}: {error}", path.display())),
+    };
+    let map = ClusterMap::from_bytes(bytes.into());
+    map.map(Some)
+        .map_err(|error| format!("{} is damaged ({}); restore it from a copy", path.display(), error.0))
+}
+
+/// Replaces the map on disk: all of it or nothing, whatever happens meanwhile.
+fn save_map(dir: &Path, map: &ClusterMap) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    let (path, new) = (dir.join(MAP_FILE), dir.join("cluster.map.new"));
+    let mut file = File::create(&new)?;
+    file.write_all(&map.to_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&new, &path)?;
+    File::open(dir)?.sync_all()
+}
+
+fn serve_http(addr: &str, page: Arc<Mutex<String>>) -> Result<(), String> {
+    let server =
+        tiny_http::Server::http(addr).map_err(|error| format!("cannot listen on {addr}: {error}"))?;
+    let answer = move || {
+        for request in server.incoming_requests() {
+            let (code, body) = match request.url() {
+                "/status" => (200, page.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+                "/health" => (200, "{\"ok\":true}".into()),
+                _ => (404, "{\"error\":\"try /status or /health\"}".into()),
+            };
+            let kind = tiny_http::Header::from_bytes("Content-Type", "application/json");
+            let mut response = tiny_http::Response::from_string(body).with_status_code(code);
+            if let Ok(kind) = kind {
+                response.add_header(kind);
+            }
+            let _ = request.respond(response);
+        }
+    };
+    let spawned = std::thread::Builder::new().name("http".into()).spawn(answer);
+    spawned.map(drop).map_err(|error| format!("cannot start the HTTP thread: {error}"))
+}

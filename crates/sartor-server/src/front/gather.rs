@@ -1,0 +1,236 @@
+//! Joins: operations grouped by shard on the way out, outcomes made one reply on the way back.
+
+use super::glob;
+use super::plan::{Env, Join, Queued, ScanJoin, Shape};
+use crate::front::admin;
+use crate::resp::reply::{Reply, Version as Resp};
+use bytes::Bytes;
+use sartor_core::datalet::Cursor;
+use sartor_core::ids::ShardId;
+use sartor_core::operation::{Batch, Failure, FailureKind, Op, Outcome, Version};
+
+/// What WATCH remembers: where a key lives, and which version it had.
+pub type Watched = (ShardId, Bytes, Version);
+
+/// Where a part's outcome will be found: in which request, and at which step of its batch.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    request: usize,
+    step: Option<usize>,
+}
+
+/// A command whose parts are on their way.
+#[derive(Debug)]
+pub struct Gather {
+    join: Join,
+    places: Vec<Place>,
+    outcomes: Vec<Option<Outcome>>,
+    left: usize,
+}
+
+impl Gather {
+    /// Groups parts by shard: one request each. Parts that share a shard are one atomic batch; in a
+    /// transaction (with what it watched) all are.
+    pub fn new(
+        parts: Vec<(ShardId, Op)>,
+        join: Join,
+        transaction: Option<Vec<Watched>>,
+    ) -> (Gather, Vec<(ShardId, Op)>) {
+        let is_transaction = transaction.is_some();
+        let mut groups: Vec<(ShardId, Batch)> = Vec::new();
+        let mut places = Vec::with_capacity(parts.len());
+        let group = |groups: &mut Vec<(ShardId, Batch)>, shard| {
+            groups.iter().position(|(of, _)| *of == shard).unwrap_or_else(|| {
+                groups.push((shard, Batch::default()));
+                groups.len() - 1
+            })
+        };
+        for (shard, key, version) in transaction.unwrap_or_default() {
+            let request = group(&mut groups, shard);
+            groups[request].1.watched.push((key, version));
+        }
+        for (shard, op) in parts {
+            let request = group(&mut groups, shard);
+            let steps = &mut groups[request].1.steps;
+            places.push(Place { request, step: Some(steps.len()) });
+            steps.push(op);
+        }
+        let mut requests = Vec::with_capacity(groups.len());
+        for (index, (shard, mut batch)) in groups.into_iter().enumerate() {
+            let op = match batch.steps.len() {
+                1 if !is_transaction => {
+                    places
+                        .iter_mut()
+                        .filter(|place| place.request == index)
+                        .for_each(|place| place.step = None);
+                    batch.steps.remove(0)
+                }
+                _ => Op::Batch(batch),
+            };
+            requests.push((shard, op));
+        }
+        let (left, outcomes) = (requests.len(), vec![None; requests.len()]);
+        (Gather { join, places, outcomes, left }, requests)
+    }
+
+    /// An answer came; true when it was the last one.
+    pub fn settle(&mut self, request: usize, outcome: Outcome) -> bool {
+        if self.outcomes[request].replace(outcome).is_none() {
+            self.left -= 1;
+        }
+        self.left == 0
+    }
+
+    /// Whether it is a WATCH.
+    pub fn is_watch(&self) -> bool {
+        matches!(self.join, Join::Watch(_))
+    }
+
+    /// Writes the reply; what WATCH should remember, if this was one.
+    pub fn finish(self, resp: Resp, env: &mut Env<'_>, out: &mut Vec<u8>) -> Vec<Watched> {
+        let requests: Vec<Outcome> = self.outcomes.into_iter().map(|o| o.unwrap_or(Outcome::Nil)).collect();
+        let of_place = |place: &Place| match (&requests[place.request], place.step) {
+            (Outcome::Many(steps), Some(step)) => steps.get(step).cloned().unwrap_or(Outcome::Nil),
+            (other, _) => other.clone(),
+        };
+        let outcomes: Vec<Outcome> = self.places.iter().map(of_place).collect();
+        match self.join {
+            Join::Watch(keys) => return watch(keys, &outcomes, out),
+            Join::Exec(queued) => exec(queued, &requests, &outcomes, resp, env, out),
+            join => render(&join, &outcomes, resp, env, out),
+        }
+        Vec::new()
+    }
+}
+
+/// Writes one outcome.
+pub fn render_one(outcome: &Outcome, shape: Shape, resp: Resp, out: &mut Vec<u8>) {
+    match (shape, outcome) {
+        (_, Outcome::Failed(failure)) => out.error(&error_text(failure)),
+        (Shape::Bit, outcome) => out.integer(i64::from(*outcome == Outcome::Done)),
+        (Shape::Type, outcome) => out.simple(if *outcome == Outcome::Integer(0) { "none" } else { "string" }),
+        (Shape::Plain, Outcome::Value(value)) => out.bulk(value),
+        (Shape::Plain, Outcome::Done) => out.extend_from_slice(b"+OK\r\n"),
+        (Shape::Plain, Outcome::Nil) => out.null(resp),
+        (Shape::Plain, Outcome::Integer(number)) => out.integer(*number),
+        (Shape::Plain, Outcome::Aborted) => out.null_array(resp),
+        (Shape::Plain, Outcome::Many(outcomes)) => {
+            out.array(outcomes.len());
+            outcomes.iter().for_each(|outcome| render_one(outcome, Shape::Plain, resp, out));
+        }
+        (Shape::Plain, Outcome::Version(_) | Outcome::Page(..)) => {
+            out.error("ERR internal: an outcome that has no reply");
+        }
+    }
+}
+
+fn error_text(failure: &Failure) -> String {
+    let prefix = match failure.kind {
+        FailureKind::Retry => "LOADING",
+        FailureKind::Uncertain => "UNCERTAIN",
+        FailureKind::Invalid | FailureKind::Unsupported | FailureKind::Data => "ERR",
+    };
+    format!("{prefix} {}", failure.text)
+}
+
+/// The error of a command of which some part failed. Where others were done, it is not a plain no.
+fn failure_of(outcomes: &[Outcome]) -> Option<Failure> {
+    let failures = outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Failed(failure) => Some(failure),
+        _ => None,
+    });
+    let count = failures.clone().count();
+    let worst = failures.max_by_key(|failure| failure.kind == FailureKind::Uncertain)?;
+    if count == outcomes.len() || worst.kind == FailureKind::Uncertain {
+        return Some(worst.clone());
+    }
+    let (done, all) = (outcomes.len() - count, outcomes.len());
+    let text = format!("{done} of {all} parts took effect, the others did not: {}", worst.text);
+    Some(Failure { kind: FailureKind::Uncertain, text: text.into() })
+}
+
+fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out: &mut Vec<u8>) {
+    if let Join::Array = join {
+        // MGET: what one shard cannot answer does not take the others' answers away.
+        out.array(outcomes.len());
+        return outcomes.iter().for_each(|outcome| render_one(outcome, Shape::Plain, resp, out));
+    }
+    if let Some(failure) = failure_of(outcomes).filter(|_| !matches!(join, Join::Info(_))) {
+        return out.error(&error_text(&failure));
+    }
+    let numbers = outcomes.iter().map(|outcome| match outcome {
+        Outcome::Integer(number) => *number,
+        _ => 0,
+    });
+    match join {
+        Join::One(shape) => {
+            outcomes.iter().take(1).for_each(|outcome| render_one(outcome, *shape, resp, out))
+        }
+        Join::Sum => out.integer(numbers.sum()),
+        Join::Least => out.integer(numbers.min().unwrap_or(0)),
+        Join::AllDone => out.simple("OK"),
+        Join::Scan(scan) => page(scan, outcomes, env, out),
+        Join::Info(sections) => admin::info_text(sections, numbers.sum(), resp, env, out),
+        Join::Array | Join::Watch(_) | Join::Exec(_) => {}
+    }
+}
+
+fn page(scan: &ScanJoin, outcomes: &[Outcome], env: &mut Env<'_>, out: &mut Vec<u8>) {
+    let Some(Outcome::Page(keys, cursor)) = outcomes.first() else {
+        return out.error("ERR internal: SCAN without a page");
+    };
+    let shards = env.map.map_or(0, |map| map.shards.len());
+    let next = match cursor {
+        Cursor::End if usize::from(scan.shard.0) + 1 >= shards => 0,
+        Cursor::End => env.cursors.to_number(ShardId(scan.shard.0 + 1), Cursor::Start),
+        cursor => env.cursors.to_number(scan.shard, cursor.clone()),
+    };
+    let fits = |key: &&Bytes| {
+        !scan.nothing && scan.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key))
+    };
+    let keys: Vec<&Bytes> = keys.iter().filter(fits).collect();
+    out.array(2);
+    out.bulk(next.to_string().as_bytes());
+    out.array(keys.len());
+    keys.iter().for_each(|key| out.bulk(key));
+}
+
+fn watch(keys: Vec<(ShardId, Bytes)>, outcomes: &[Outcome], out: &mut Vec<u8>) -> Vec<Watched> {
+    if let Some(failure) = failure_of(outcomes) {
+        // Versions were only read: a part that failed is a plain no.
+        out.error(&error_text(&Failure { kind: FailureKind::Retry, ..failure }));
+        return Vec::new();
+    }
+    out.simple("OK");
+    let versions = keys.into_iter().zip(outcomes).filter_map(|((shard, key), outcome)| match outcome {
+        Outcome::Version(version) => Some((shard, key, *version)),
+        _ => None,
+    });
+    versions.collect()
+}
+
+fn exec(
+    queued: Vec<(Queued, usize)>,
+    requests: &[Outcome],
+    outcomes: &[Outcome],
+    resp: Resp,
+    env: &mut Env<'_>,
+    out: &mut Vec<u8>,
+) {
+    if requests.contains(&Outcome::Aborted) {
+        return out.null_array(resp);
+    }
+    if let Some(failure) = failure_of(requests) {
+        return out.error(&error_text(&failure));
+    }
+    out.array(queued.len());
+    let mut rest = outcomes;
+    for (queued, count) in queued {
+        let (own, others) = rest.split_at(count.min(rest.len()));
+        rest = others;
+        match queued {
+            Queued::Local(reply) => out.extend_from_slice(&reply),
+            Queued::Joined(join) => render(&join, own, resp, env, out),
+        }
+    }
+}

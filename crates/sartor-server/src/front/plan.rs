@@ -1,0 +1,231 @@
+//! What a command comes down to.
+
+use crate::settings::Settings;
+use crate::stats::Stats;
+use bytes::Bytes;
+use sartor_core::datalet::{CURSOR_NUMBERS, Cursor};
+use sartor_core::ids::ShardId;
+use sartor_core::operation::{Action, Op};
+use sartor_core::routing::map::ClusterMap;
+use sartor_core::routing::slot::slot_of;
+use sartor_core::time::Now;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What to do for a command.
+#[derive(Debug)]
+pub enum Plan {
+    /// The reply is known.
+    Local(Vec<u8>),
+    /// One operation on one key.
+    Key(Bytes, Action, Shape),
+    /// Operations on shards, and how their answers become one reply.
+    Parts(Vec<(ShardId, Op)>, Join),
+    /// Something about this connection.
+    Connection(Act),
+    /// Something that only the worker can answer.
+    Worker(Ask),
+}
+
+/// What a command does to its connection.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Act {
+    /// MULTI.
+    Multi,
+    /// EXEC.
+    Exec,
+    /// DISCARD.
+    Discard,
+    /// UNWATCH.
+    Unwatch,
+    /// QUIT.
+    Quit,
+    /// RESET.
+    Reset,
+}
+
+/// What a command asks of the worker.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// CLIENT LIST.
+    ClientList,
+    /// CLIENT KILL of a connection's number or peer address.
+    ClientKill(KillBy),
+    /// SARTOR.STATUS: the cluster as JSON.
+    Status,
+}
+
+/// Which connection to kill.
+#[derive(Debug, PartialEq, Eq)]
+pub enum KillBy {
+    /// By its number.
+    Id(u64),
+    /// By its peer's address.
+    Addr(String),
+}
+
+/// How one outcome becomes a reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shape {
+    /// As it is.
+    #[default]
+    Plain,
+    /// Done is 1, not done is 0.
+    Bit,
+    /// What TYPE says.
+    Type,
+}
+
+/// How several outcomes become one reply.
+#[derive(Debug)]
+pub enum Join {
+    /// There is only one.
+    One(Shape),
+    /// Their sum.
+    Sum,
+    /// All of them in order.
+    Array,
+    /// OK if all are.
+    AllDone,
+    /// The smallest number.
+    Least,
+    /// A page of SCAN.
+    Scan(ScanJoin),
+    /// What WATCH remembers, for these keys.
+    Watch(Vec<(ShardId, Bytes)>),
+    /// The number of records in INFO.
+    Info(Vec<String>),
+    /// What EXEC's commands answered: each one's join, and how many of the parts are its own.
+    Exec(Vec<(Queued, usize)>),
+}
+
+/// A command in a transaction.
+#[derive(Debug)]
+pub enum Queued {
+    /// Its reply is known.
+    Local(Vec<u8>),
+    /// Its reply comes from parts.
+    Joined(Join),
+}
+
+/// What the answer to SCAN still needs.
+#[derive(Debug)]
+pub struct ScanJoin {
+    /// The shard that was asked.
+    pub shard: ShardId,
+    /// MATCH.
+    pub pattern: Option<Bytes>,
+    /// Whether TYPE asked for something that is not there.
+    pub nothing: bool,
+}
+
+/// What planning and joining can see of the node.
+pub struct Env<'a> {
+    /// The time.
+    pub now: Now,
+    /// The map, once there is one.
+    pub map: Option<&'a ClusterMap>,
+    /// The shard of each slot.
+    pub slots: &'a [ShardId],
+    /// Limits.
+    pub settings: &'a Settings,
+    /// Counters.
+    pub stats: &'a Stats,
+    /// SCAN cursors that are not numbers.
+    pub cursors: &'a mut Cursors,
+    /// This node's index.
+    pub node: u16,
+    /// Its port for clients.
+    pub port: u16,
+}
+
+impl Env<'_> {
+    /// The shard of a key.
+    pub fn shard_of(&self, key: &[u8]) -> Result<ShardId, String> {
+        self.slots.get(usize::from(slot_of(key))).copied().ok_or_else(no_map)
+    }
+
+    /// One part a shard.
+    pub fn everywhere(&self, op: &Op) -> Result<Vec<(ShardId, Op)>, String> {
+        let map = self.map.ok_or_else(no_map)?;
+        Ok(map.shards.iter().map(|shard| (shard.id, op.clone())).collect())
+    }
+}
+
+fn no_map() -> String {
+    "LOADING this node has no cluster map yet; is the coordinator up? See: sartor status".into()
+}
+
+/// SCAN cursors as clients see them: `shard * 2^43 + place`, below 2^53 so that every client can hold
+/// them. A place below 2^42 is the datalet's own number; beyond, it is a note in this table.
+#[derive(Debug, Default)]
+pub struct Cursors {
+    notes: BTreeMap<u64, (ShardId, Bytes)>,
+    order: VecDeque<u64>,
+    next: u64,
+}
+
+/// Walks by key that a worker remembers; the oldest are forgotten beyond that.
+const NOTES_MAX: usize = 10_000;
+const SHARD_SHIFT: u32 = CURSOR_NUMBERS.trailing_zeros() + 1;
+
+impl Cursors {
+    /// The number for a place.
+    pub fn to_number(&mut self, shard: ShardId, cursor: Cursor) -> u64 {
+        let place = match cursor {
+            Cursor::Start | Cursor::End => 0,
+            Cursor::Number(number) => number,
+            Cursor::Key(key) => self.note(shard, key),
+        };
+        u64::from(shard.0) << SHARD_SHIFT | place
+    }
+
+    fn note(&mut self, shard: ShardId, key: Bytes) -> u64 {
+        let id = CURSOR_NUMBERS + self.next % CURSOR_NUMBERS;
+        self.next += 1;
+        self.notes.insert(id, (shard, key));
+        self.order.push_back(id);
+        if self.order.len() > NOTES_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.notes.remove(&oldest);
+        }
+        id
+    }
+
+    /// The place of a number; none if it was never given out, or forgotten.
+    pub fn from_number(&self, number: u64) -> Option<(ShardId, Cursor)> {
+        let shard = ShardId(u16::try_from(number >> SHARD_SHIFT).ok()?);
+        match number & ((1 << SHARD_SHIFT) - 1) {
+            0 => Some((shard, Cursor::Start)),
+            place if place < CURSOR_NUMBERS => Some((shard, Cursor::Number(place))),
+            place => {
+                let (noted, key) = self.notes.get(&place)?;
+                (*noted == shard).then(|| (shard, Cursor::Key(key.clone())))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_come_back_and_fit_every_client() {
+        let mut cursors = Cursors::default();
+        for cursor in
+            [Cursor::Number(1), Cursor::Number(CURSOR_NUMBERS - 1), Cursor::Key(Bytes::from_static(b"k"))]
+        {
+            for shard in [0, 5, 1023] {
+                let number = cursors.to_number(ShardId(shard), cursor.clone());
+                assert!(number < 1 << 53 && number != 0);
+                assert_eq!(cursors.from_number(number), Some((ShardId(shard), cursor.clone())));
+            }
+        }
+        assert_eq!(cursors.from_number(CURSOR_NUMBERS + 99), None);
+        for _ in 0..NOTES_MAX + 10 {
+            cursors.to_number(ShardId(0), Cursor::Key(Bytes::new()));
+        }
+        assert_eq!(cursors.notes.len(), NOTES_MAX);
+    }
+}

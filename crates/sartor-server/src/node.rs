@@ -1,0 +1,124 @@
+//! A node: a process with one or more workers.
+
+use crate::config::NodeConfig;
+use crate::link::resolve;
+use crate::settings::Settings;
+use crate::stats::SharedStats;
+use crate::status::{CoordinatorNews, Status, status};
+use crate::worker::{Mailbox, Worker};
+use mio::net::TcpListener;
+use sartor_core::coordinator::{NodeReport, NodeState};
+use sartor_core::ids::Incarnation;
+use sartor_core::routing::map::ClusterMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the workers of a node share. None of it is on the data path.
+#[derive(Clone)]
+pub struct Shared {
+    /// The configuration.
+    pub config: Arc<NodeConfig>,
+    /// This life of the node.
+    pub incarnation: Incarnation,
+    /// Limits.
+    pub settings: Settings,
+    /// Counters.
+    pub stats: SharedStats,
+    news: Arc<Mutex<News>>,
+}
+
+/// What the first worker last heard of the cluster.
+#[derive(Clone, Default)]
+pub struct News {
+    /// How the nodes stand.
+    pub reports: Vec<NodeReport>,
+    /// The coordinator.
+    pub coordinator: CoordinatorNews,
+    /// While the coordinator is away: nodes that our own links find dead.
+    pub unreachable: Vec<u16>,
+}
+
+impl Shared {
+    /// Takes note of news.
+    pub fn publish(&self, news: News) {
+        *self.news.lock().unwrap_or_else(PoisonError::into_inner) = news;
+    }
+
+    /// The cluster as known here.
+    pub fn status(&self, map: &ClusterMap) -> Status {
+        let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for report in &mut news.reports {
+            if news.unreachable.contains(&report.node.0) {
+                report.state = NodeState::Down;
+            }
+        }
+        status(map, &news.reports, &news.coordinator)
+    }
+}
+
+/// Runs a node until the process ends.
+pub fn run(config: NodeConfig) -> Result<(), String> {
+    raise_file_limit();
+    let settings = Settings::default();
+    for (name, value) in &config.settings {
+        settings.set(name, *value)?;
+    }
+    let shared = Shared {
+        incarnation: Incarnation(crate::clock::now().unix_ms.max(1)),
+        settings,
+        stats: SharedStats::default(),
+        news: Arc::default(),
+        config: Arc::new(config),
+    };
+    let clients = bind(&shared.config.listen)?;
+    let peers = bind(&shared.config.peer_listen)?;
+    let failed = |error: std::io::Error| format!("cannot start the event loop: {error}");
+    let mut mailboxes = Vec::new();
+    let mut parts = Vec::new();
+    for _ in 0..shared.config.workers.max(1) {
+        let (mailbox, part) = Mailbox::new().map_err(failed)?;
+        mailboxes.push(mailbox);
+        parts.push(part);
+    }
+    let mut first = None;
+    for (index, part) in parts.into_iter().enumerate() {
+        let listener = clients.try_clone().map_err(failed)?;
+        let peers = if index == 0 { Some(peers.try_clone().map_err(failed)?) } else { None };
+        let worker = Worker::new(
+            index as u8,
+            shared.clone(),
+            TcpListener::from_std(listener),
+            peers.map(TcpListener::from_std),
+            part,
+            mailboxes.clone(),
+        );
+        let mut worker = worker.map_err(failed)?;
+        if index == 0 {
+            first = Some(worker);
+        } else {
+            let name = format!("worker-{index}");
+            std::thread::Builder::new().name(name).spawn(move || worker.run()).map_err(failed)?;
+        }
+    }
+    if let Some(mut worker) = first {
+        worker.run();
+    }
+    Ok(())
+}
+
+/// Listens, or says in a line why not.
+pub fn bind(addr: &str) -> Result<std::net::TcpListener, String> {
+    let listen = || {
+        let listener = std::net::TcpListener::bind(resolve(addr)?)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    listen().map_err(|error: std::io::Error| format!("cannot listen on {addr}: {error}"))
+}
+
+/// As many open files as the system allows: one a connection.
+pub fn raise_file_limit() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
+}

@@ -1,0 +1,4 @@
+//! The Redis protocol: requests in, replies out.
+
+pub mod parse;
+pub mod reply;

@@ -1,0 +1,196 @@
+//! What `sartor status` shows: the cluster map and what is known of the nodes, as JSON.
+
+use sartor_core::controlet::{MODES, mode};
+use sartor_core::coordinator::{NodeReport, NodeState};
+use sartor_core::routing::map::{ClusterMap, Shard};
+use serde::{Deserialize, Serialize};
+
+/// The cluster.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// The map's number.
+    pub epoch: u64,
+    /// healthy, degraded or down.
+    pub health: String,
+    /// How many nodes may die one after another before a shard stops serving.
+    pub tolerates: usize,
+    /// The coordinator.
+    pub coordinator: CoordinatorStatus,
+    /// The nodes, in order of index.
+    pub nodes: Vec<NodeStatus>,
+    /// The shards.
+    pub shards: Vec<ShardStatus>,
+}
+
+/// The coordinator.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct CoordinatorStatus {
+    /// Its address for nodes.
+    pub addr: String,
+    /// Its process.
+    pub pid: u32,
+    /// up or down.
+    pub state: String,
+}
+
+/// A node.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its index.
+    pub id: u16,
+    /// Its RESP address.
+    pub addr: String,
+    /// Its process.
+    pub pid: u32,
+    /// up, down, joining or standby.
+    pub state: String,
+}
+
+/// A shard.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ShardStatus {
+    /// Its index.
+    pub id: u16,
+    /// Its table.
+    pub table: String,
+    /// Its mode.
+    pub mode: String,
+    /// Its slots, both ends included.
+    pub slots: Vec<(u16, u16)>,
+    /// Its replicas.
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// A replica.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Its node.
+    pub node: u16,
+    /// What it does in its mode.
+    pub role: String,
+    /// Its datalet kind.
+    pub datalet: String,
+}
+
+/// What is known of the coordinator.
+#[derive(Clone, Debug, Default)]
+pub struct CoordinatorNews {
+    /// Its address for nodes.
+    pub addr: String,
+    /// Its process.
+    pub pid: u32,
+    /// Whether it was heard lately.
+    pub is_up: bool,
+}
+
+/// Puts together what is known.
+pub fn status(map: &ClusterMap, reports: &[NodeReport], coordinator: &CoordinatorNews) -> Status {
+    let shards: Vec<Health> = map.shards.iter().map(|shard| Health::of(map, shard, reports)).collect();
+    let health = if shards.iter().any(|shard| !shard.serves) {
+        "down"
+    } else if shards.iter().any(|shard| shard.alive < shard.wanted) {
+        "degraded"
+    } else {
+        "healthy"
+    };
+    Status {
+        epoch: map.epoch.0,
+        health: health.into(),
+        tolerates: shards.iter().map(|shard| shard.tolerates).min().unwrap_or(0),
+        coordinator: CoordinatorStatus {
+            addr: coordinator.addr.clone(),
+            pid: coordinator.pid,
+            state: if coordinator.is_up { "up" } else { "down" }.into(),
+        },
+        nodes: nodes(map, reports),
+        shards: map.shards.iter().map(|shard| shard_status(map, shard)).collect(),
+    }
+}
+
+struct Health {
+    serves: bool,
+    alive: usize,
+    wanted: usize,
+    tolerates: usize,
+}
+
+impl Health {
+    fn of(map: &ClusterMap, shard: &Shard, reports: &[NodeReport]) -> Health {
+        let alive: Vec<bool> = shard
+            .members
+            .iter()
+            .map(|member| {
+                let report = reports.iter().find(|report| report.node == member.node);
+                report.is_some_and(|r| r.state != NodeState::Down && r.incarnation == member.incarnation)
+            })
+            .collect();
+        let table = map.table_of(shard);
+        let mode = table.and_then(|table| mode(MODES, &table.mode));
+        Health {
+            serves: mode.is_none_or(|mode| (mode.serves)(&alive)),
+            alive: alive.iter().filter(|alive| **alive).count(),
+            wanted: table.map_or(0, |table| usize::from(table.copies)),
+            tolerates: mode.map_or(0, |mode| (mode.tolerates)(&alive)),
+        }
+    }
+}
+
+fn nodes(map: &ClusterMap, reports: &[NodeReport]) -> Vec<NodeStatus> {
+    let state = |state| match state {
+        NodeState::Up => "up",
+        NodeState::Down => "down",
+        NodeState::Joining => "joining",
+        NodeState::Standby => "standby",
+    };
+    let status = |node: &sartor_core::routing::map::NodeEntry| {
+        let report = reports.iter().find(|report| report.node == node.id);
+        NodeStatus {
+            id: node.id.0,
+            addr: node.client_addr.clone(),
+            pid: report.map_or(0, |report| report.pid),
+            state: state(report.map_or(NodeState::Down, |report| report.state)).into(),
+        }
+    };
+    map.nodes.iter().map(status).collect()
+}
+
+fn shard_status(map: &ClusterMap, shard: &Shard) -> ShardStatus {
+    let table = map.table_of(shard);
+    let name =
+        |get: fn(&sartor_core::routing::map::Table) -> &String| table.map(get).cloned().unwrap_or_default();
+    let mode_name = name(|table| &table.mode);
+    let role =
+        mode(MODES, &mode_name).map_or((|_, _| "member") as fn(usize, usize) -> &'static str, |m| m.role);
+    let replicas = shard.members.iter().enumerate().map(|(place, member)| ReplicaStatus {
+        node: member.node.0,
+        role: role(place, shard.members.len()).into(),
+        datalet: name(|table| &table.datalet),
+    });
+    ShardStatus {
+        id: shard.id.0,
+        table: name(|table| &table.name),
+        mode: mode_name,
+        slots: shard.slots.clone(),
+        replicas: replicas.collect(),
+    }
+}
+
+impl Status {
+    /// Health in one sentence.
+    pub fn sentence(&self) -> String {
+        let down: Vec<String> =
+            self.nodes.iter().filter(|node| node.state == "down").map(|node| node.id.to_string()).collect();
+        let missing = match down.len() {
+            0 => String::new(),
+            1 => format!(" Node {} is down.", down[0]),
+            _ => format!(" Nodes {} are down.", down.join(", ")),
+        };
+        let state = match self.health.as_str() {
+            "healthy" => "Healthy: every shard has all its copies.",
+            "degraded" => "Degraded: every shard serves, some with fewer copies.",
+            _ => "Down: some shard does not serve all requests.",
+        };
+        let coordinator = if self.coordinator.state == "down" { " The coordinator is away." } else { "" };
+        format!("{state}{missing}{coordinator}")
+    }
+}

@@ -1,0 +1,779 @@
+//! One event loop: sockets on one side, the core's node on the other.
+//!
+//! A turn: wait; read every ready socket once and run what came; run the stores; wake the node, which
+//! sends what the turn collected; write every socket once.
+
+use crate::clock;
+use crate::front::admin::client_line;
+use crate::front::connection::Connection;
+use crate::front::plan::{Ask, Cursors, Env, KillBy};
+use crate::link::{Handover, KINDS, Links, OUT};
+use crate::node::{News, Shared};
+use crate::resp::parse::{Args, Parsed, Parser};
+use crate::resp::reply::Reply;
+use crate::settings::Name;
+use crate::stats::add;
+use crate::status::CoordinatorNews;
+use bytes::{Bytes, BytesMut};
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use sartor_core::coordinator::agent::{Agent, AgentSettings};
+use sartor_core::coordinator::{COORDINATOR, Heartbeat};
+use sartor_core::ids::{NodeId, ShardId, WorkerId};
+use sartor_core::keeper::{Keeper, KeeperLimits};
+use sartor_core::node::{Actions, Event, Node, NodeSettings};
+use sartor_core::operation::{Outcome, Request, SessionId};
+use sartor_core::record::Layout;
+use sartor_core::routing::map::ClusterMap;
+use sartor_core::stores::Stores;
+use sartor_core::time::{Micros, Now, millis};
+use sartor_datalets::{Options, engine};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+const CLIENTS: Token = Token(0);
+const WAKER: Token = Token(KINDS);
+const PEERS: Token = Token(2 * KINDS);
+const CLIENT: usize = 1;
+
+const READ_BYTES: usize = 64 << 10;
+/// Replies that wait for a client to read them, before its next requests are looked at.
+const OUTPUT_SOFT_MAX: usize = 1 << 20;
+const CHORES_EVERY_US: Micros = millis(100);
+/// The coordinator is away when it was not heard for so long.
+const COORDINATOR_SILENT_US: Micros = millis(1000);
+
+/// What workers of a node send each other, once a turn.
+pub enum Mail {
+    /// Frames for your node.
+    Frames(Vec<Bytes>),
+    /// A newer map.
+    Map(Arc<ClusterMap>),
+    /// A link that is for you.
+    Link(Handover),
+}
+
+/// Where a worker gets its mail.
+#[derive(Clone)]
+pub struct Mailbox {
+    sender: Sender<Mail>,
+    waker: Arc<Waker>,
+}
+
+/// The receiving end.
+pub struct MailboxEnd {
+    poll: Poll,
+    receiver: Receiver<Mail>,
+}
+
+impl Mailbox {
+    /// A mailbox, and the worker's end of it.
+    pub fn new() -> io::Result<(Mailbox, MailboxEnd)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let (sender, receiver) = channel();
+        Ok((Mailbox { sender, waker }, MailboxEnd { poll, receiver }))
+    }
+
+    fn post(&self, mail: Mail) {
+        if self.sender.send(mail).is_ok() {
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+/// A client's socket and what belongs to it.
+struct Client {
+    stream: TcpStream,
+    buffer: BytesMut,
+    parser: Parser,
+    connection: Connection,
+    /// There may be more to read.
+    readable: bool,
+    /// It has closed its side, or an error waits to be read.
+    ended: bool,
+    written: usize,
+    /// A request that waits until earlier ones are answered.
+    held: Option<Args>,
+    /// Complete requests were left because of a limit.
+    stalled: bool,
+    /// In the list of those that go on without a new event.
+    queued: bool,
+    /// In the list of those with something to write.
+    dirty: bool,
+    charged: usize,
+    last_read: Micros,
+    last_progress: Micros,
+}
+
+/// An event loop.
+pub struct Worker {
+    me: WorkerId,
+    shared: Shared,
+    poll: Poll,
+    listener: TcpListener,
+    links: Links,
+    mail: Receiver<Mail>,
+    mailboxes: Vec<Mailbox>,
+    node: Node,
+    stores: Stores,
+    actions: Actions,
+    map: Option<Arc<ClusterMap>>,
+    slots: Vec<ShardId>,
+    cursors: Cursors,
+    clients: Vec<Option<Client>>,
+    free: Vec<usize>,
+    generations: Vec<u32>,
+    next_id: u64,
+    /// Clients to look at again without waiting for an event.
+    again: Vec<usize>,
+    dirty: Vec<usize>,
+    requests: Vec<Request>,
+    args: Args,
+    scratch: Box<[u8]>,
+    spare: BytesMut,
+    charged: usize,
+    chores_at: Micros,
+    counts: Counts,
+}
+
+/// Counted during a turn, added to the shared counters at its end.
+#[derive(Default)]
+struct Counts {
+    commands: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    hits: u64,
+    misses: u64,
+}
+
+impl Worker {
+    /// A worker of a node.
+    pub fn new(
+        index: u8,
+        shared: Shared,
+        mut listener: TcpListener,
+        peers: Option<TcpListener>,
+        end: MailboxEnd,
+        mailboxes: Vec<Mailbox>,
+    ) -> io::Result<Worker> {
+        let MailboxEnd { poll, receiver } = end;
+        poll.registry().register(&mut listener, CLIENTS, Interest::READABLE)?;
+        let mut links = Links::new(shared.config.cluster, index, peers);
+        links.register(poll.registry(), PEERS)?;
+        links.set_addr(COORDINATOR, &shared.config.coordinator);
+        let me = WorkerId { node: NodeId(shared.config.node), worker: index };
+        let agent = (index == 0).then(|| Agent::new(heartbeat(&shared), AgentSettings::default()));
+        Ok(Worker {
+            me,
+            poll,
+            listener,
+            links,
+            mail: receiver,
+            mailboxes,
+            node: Node::new(me, shared.incarnation, NodeSettings::default(), agent),
+            stores: Stores::default(),
+            actions: Actions::default(),
+            map: None,
+            slots: Vec::new(),
+            cursors: Cursors::default(),
+            clients: Vec::new(),
+            free: Vec::new(),
+            generations: Vec::new(),
+            next_id: u64::from(index) << 48,
+            again: Vec::new(),
+            dirty: Vec::new(),
+            requests: Vec::new(),
+            args: Args::default(),
+            scratch: vec![0; READ_BYTES].into(),
+            spare: BytesMut::new(),
+            charged: 0,
+            chores_at: 0,
+            counts: Counts::default(),
+            shared,
+        })
+    }
+
+    /// Turns until the process ends.
+    pub fn run(&mut self) {
+        let mut events = Events::with_capacity(1024);
+        loop {
+            let timeout = self.timeout(clock::now());
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => panic!("epoll failed: {error}"),
+                Ok(()) => {}
+            }
+            self.turn(&events);
+        }
+    }
+
+    fn timeout(&self, now: Now) -> Duration {
+        if !self.again.is_empty() {
+            return Duration::ZERO;
+        }
+        let wake_at = self.node.wake_at().unwrap_or(Micros::MAX).min(self.chores_at);
+        Duration::from_micros(wake_at.saturating_sub(now.steady_us))
+    }
+
+    fn turn(&mut self, events: &Events) {
+        let mut now = clock::now();
+        let mut frames = Vec::new();
+        let ready = std::mem::take(&mut self.again);
+        for event in events {
+            let token = event.token();
+            match (token, token.0 % KINDS) {
+                (CLIENTS, _) => self.accept(now),
+                (WAKER, _) => self.read_mail(now, &mut frames),
+                (PEERS, _) => self.links.accept(self.poll.registry()),
+                (_, CLIENT) => self.on_client_event(token.0 / KINDS, event),
+                (_, OUT) => self.links.on_out_event(now.steady_us, token, event.is_read_closed()),
+                (_, _) => self.links.on_in_event(self.poll.registry(), token, &mut frames),
+            }
+        }
+        for index in ready {
+            self.queue(index);
+        }
+        for index in std::mem::take(&mut self.again) {
+            self.serve(now, index);
+        }
+        for frame in frames {
+            self.node.step(now, Event::Frame(frame), &mut self.actions);
+            self.run_stores(now);
+        }
+        self.run_stores(now);
+        now = clock::now();
+        if self.node.wake_at().is_some_and(|at| at <= now.steady_us) {
+            self.node.step(now, Event::Wake, &mut self.actions);
+            self.run_stores(now);
+        }
+        self.answer(now);
+        self.send(now);
+        self.write_clients(now);
+        if now.steady_us >= self.chores_at {
+            self.chores(now);
+        }
+        self.count();
+    }
+
+    /// Runs tasks until there are none; replicas come and go before theirs.
+    fn run_stores(&mut self, now: Now) {
+        while !self.actions.tasks.is_empty()
+            || !self.actions.opened.is_empty()
+            || !self.actions.dropped.is_empty()
+        {
+            for shard in std::mem::take(&mut self.actions.dropped) {
+                self.stores.remove(shard);
+            }
+            if self.actions.adopted {
+                self.adopt_map();
+            }
+            for (shard, epoch) in std::mem::take(&mut self.actions.opened) {
+                self.open_store(shard, epoch);
+            }
+            let mut tasks = std::mem::take(&mut self.actions.tasks);
+            for (shard, task) in tasks.drain(..) {
+                if let Some(done) = self.stores.run(now, shard, task) {
+                    self.node.step(now, Event::Stored(shard, done), &mut self.actions);
+                }
+            }
+            // The list goes back with its room, unless new tasks came meanwhile.
+            if self.actions.tasks.is_empty() {
+                self.actions.tasks = tasks;
+            }
+        }
+        if self.actions.adopted {
+            self.adopt_map();
+        }
+    }
+
+    fn open_store(&mut self, shard: ShardId, epoch: sartor_core::ids::Epoch) {
+        let Some(map) = &self.map else { return };
+        let table = map.shard(shard).and_then(|shard| map.table_of(shard));
+        let Some(engine) = table.and_then(|table| engine(&table.datalet)) else {
+            return eprintln!("sartor: shard {} wants an engine that this node does not have", shard.0);
+        };
+        let limits = KeeperLimits { value_bytes_max: self.shared.settings.size(Name::ValueBytesMax) };
+        let options = Options { seed: map.seed };
+        let keeper = (engine.open)(&options).and_then(|store| {
+            Ok(match engine.layout {
+                Layout::Envelope => Keeper::enveloped(store, limits),
+                Layout::Beside => Keeper::beside(store, (engine.open)(&options)?, limits),
+            })
+        });
+        match keeper {
+            Ok(keeper) => self.stores.insert(shard, keeper.starting_in(epoch)),
+            Err(error) => eprintln!("sartor: shard {} cannot open its store: {error}", shard.0),
+        }
+    }
+
+    /// The node has a newer map: routes and addresses follow, and the other workers learn of it.
+    fn adopt_map(&mut self) {
+        self.actions.adopted = false;
+        let Some(map) = self.node.map().cloned() else { return };
+        self.slots = map.slot_table(0);
+        for node in map.nodes.iter().filter(|node| node.id != self.me.node) {
+            for worker in 0..map.workers.max(1) {
+                self.links.set_addr(WorkerId { node: node.id, worker }, &node.peer_addr);
+            }
+        }
+        if self.me.worker == 0 {
+            for mailbox in self.mailboxes.iter().skip(1) {
+                mailbox.post(Mail::Map(map.clone()));
+            }
+        }
+        self.map = Some(map);
+    }
+
+    fn read_mail(&mut self, now: Now, frames: &mut Vec<Bytes>) {
+        while let Ok(mail) = self.mail.try_recv() {
+            match mail {
+                Mail::Frames(more) => frames.extend(more),
+                Mail::Map(map) => {
+                    self.node.step(now, Event::Map(map), &mut self.actions);
+                    self.run_stores(now);
+                }
+                Mail::Link(handover) => self.links.adopt(self.poll.registry(), handover, frames),
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Now) {
+        while let Ok((mut stream, addr)) = self.listener.accept() {
+            if self.clients.len() - self.free.len() >= self.shared.settings.size(Name::ClientsMax) {
+                let _ = stream.write(b"-ERR max number of clients reached (clients-max)\r\n");
+                add(&self.shared.stats.rejected, 1);
+                continue;
+            }
+            let index = self.free.pop().unwrap_or_else(|| {
+                self.clients.push(None);
+                self.generations.push(0);
+                self.clients.len() - 1
+            });
+            let token = Token(index * KINDS + CLIENT);
+            let _ = stream.set_nodelay(true);
+            if self
+                .poll
+                .registry()
+                .register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)
+                .is_err()
+            {
+                self.free.push(index);
+                continue;
+            }
+            self.next_id += 1;
+            self.generations[index] = self.generations[index].wrapping_add(1);
+            let session = SessionId { index: index as u32, generation: self.generations[index] };
+            self.clients[index] = Some(Client {
+                stream,
+                buffer: BytesMut::new(),
+                parser: Parser::default(),
+                connection: Connection::new(session, self.next_id, addr.to_string()),
+                readable: true,
+                ended: false,
+                written: 0,
+                held: None,
+                stalled: false,
+                queued: false,
+                dirty: false,
+                charged: 0,
+                last_read: now.steady_us,
+                last_progress: now.steady_us,
+            });
+            add(&self.shared.stats.connections, 1);
+            add(&self.shared.stats.clients, 1);
+        }
+    }
+
+    fn on_client_event(&mut self, index: usize, event: &mio::event::Event) {
+        let Some(Some(client)) = self.clients.get_mut(index) else { return };
+        client.readable |= event.is_readable() || event.is_read_closed() || event.is_error();
+        client.ended |= event.is_read_closed() || event.is_error();
+        if event.is_writable() && client.connection.out.len() > client.written && !client.dirty {
+            client.dirty = true;
+            self.dirty.push(index);
+        }
+        self.queue(index);
+    }
+
+    /// Has a client looked at in this turn, or the next.
+    fn queue(&mut self, index: usize) {
+        if let Some(Some(client)) = self.clients.get_mut(index)
+            && !client.queued
+        {
+            client.queued = true;
+            self.again.push(index);
+        }
+    }
+
+    /// Reads once and runs what is complete.
+    fn serve(&mut self, now: Now, index: usize) {
+        let Some(slot) = self.clients.get_mut(index) else { return };
+        let Some(mut client) = slot.take() else { return };
+        client.queued = false;
+        let alive = self.read(now, &mut client);
+        self.run_requests(now, &mut client);
+        // Its side is closed: it still gets the answers to what it asked.
+        client.connection.closing |= !alive;
+        self.charge(&mut client);
+        let out = client.connection.out.len() - client.written;
+        let over = self.charged > self.shared.settings.size(Name::ClientBytesMax) && client.charged > 1 << 20;
+        if over {
+            client
+                .connection
+                .error("ERR all connections together buffer more than client-bytes-max; retry later");
+            client.connection.closing = true;
+        }
+        let mark = out > 0 || client.connection.closing;
+        let goes_on = client.goes_on(self.shared.settings.size(Name::PipelineMax));
+        self.clients[index] = Some(client);
+        if mark {
+            self.mark_dirty(index);
+        }
+        if goes_on {
+            self.queue(index);
+        }
+    }
+
+    /// False when there will be nothing more to read.
+    fn read(&mut self, now: Now, client: &mut Client) -> bool {
+        if !client.readable
+            || client.stalled
+            || client.is_blocked(self.shared.settings.size(Name::PipelineMax))
+        {
+            return true;
+        }
+        match client.stream.read(&mut self.scratch) {
+            Ok(0) => return false,
+            Ok(read) => {
+                if client.buffer.is_empty() {
+                    std::mem::swap(&mut client.buffer, &mut self.spare);
+                    client.buffer.clear();
+                }
+                client.buffer.extend_from_slice(&self.scratch[..read]);
+                // A short read has emptied the socket; the next bytes are a new event.
+                client.readable = read == self.scratch.len() || client.ended;
+                client.last_read = now.steady_us;
+                self.counts.bytes_in += read as u64;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => client.readable = false,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
+        true
+    }
+
+    /// Runs complete requests as far as the limits allow.
+    fn run_requests(&mut self, now: Now, client: &mut Client) {
+        let pipeline_max = self.shared.settings.size(Name::PipelineMax);
+        let mut args = std::mem::take(&mut self.args);
+        client.stalled = true;
+        while !client.is_blocked(pipeline_max) {
+            let parsed = match client.held.take() {
+                Some(held) => {
+                    args = held;
+                    Parsed::Request
+                }
+                None => client.parser.next(&mut client.buffer, &self.shared.settings, &mut args),
+            };
+            match parsed {
+                Parsed::Incomplete => {
+                    client.stalled = false;
+                    break;
+                }
+                Parsed::Request if args.is_empty() => {}
+                Parsed::Request if client.connection.must_wait(&args) => client.held = Some(args.clone()),
+                Parsed::Request => self.command(now, client, &args),
+                Parsed::Inline => self.inline(now, client, &args),
+                Parsed::TooLarge(text) => client.connection.error(&format!("ERR {text}")),
+                Parsed::Broken(text) => {
+                    client.connection.error(&format!("ERR {text}"));
+                    client.connection.closing = true;
+                }
+            }
+        }
+        self.args = args;
+        if client.buffer.is_empty() {
+            // Idle connections need no room of their own.
+            self.spare = std::mem::take(&mut client.buffer);
+        }
+    }
+
+    /// A plain line: harmless commands always, others if the setting allows. HTTP is shown the door.
+    fn inline(&mut self, now: Now, client: &mut Client, args: &Args) {
+        let word = args.get(0).to_ascii_lowercase();
+        let allowed = self.shared.settings.get(Name::InlineCommands) == 1;
+        match word.as_slice() {
+            b"" => {}
+            b"post" | b"host:" => client.connection.closing = true,
+            b"ping" | b"echo" | b"quit" => self.command(now, client, args),
+            _ if allowed => self.command(now, client, args),
+            _ => {
+                let text =
+                    "ERR Protocol error: expected '*'; plain lines are off (CONFIG SET inline-commands 1)";
+                client.connection.error(text);
+                client.connection.closing = true;
+            }
+        }
+    }
+
+    fn command(&mut self, now: Now, client: &mut Client, args: &Args) {
+        self.counts.commands += 1;
+        let mut env = Env {
+            now,
+            map: self.map.as_deref(),
+            slots: &self.slots,
+            settings: &self.shared.settings,
+            stats: &self.shared.stats,
+            cursors: &mut self.cursors,
+            node: self.me.node.0,
+            port: self.shared.config.listen.rsplit(':').next().and_then(|p| p.parse().ok()).unwrap_or(0),
+        };
+        let ask = client.connection.run(args, &mut env, &mut self.requests);
+        for request in self.requests.drain(..) {
+            self.node.step(now, Event::Request(request), &mut self.actions);
+        }
+        if let Some(ask) = ask {
+            self.ask(client, &ask);
+        }
+    }
+
+    fn ask(&mut self, client: &mut Client, ask: &Ask) {
+        let mut reply = Vec::new();
+        match ask {
+            Ask::ClientList => {
+                let mut lines = client_line(&client.connection);
+                self.clients.iter().flatten().for_each(|other| lines += &client_line(&other.connection));
+                reply.bulk(lines.as_bytes());
+            }
+            Ask::ClientKill(by) => {
+                let fits = |c: &Connection| match by {
+                    KillBy::Id(id) => c.id == *id,
+                    KillBy::Addr(addr) => c.addr == *addr,
+                };
+                let found = self.clients.iter().position(|c| c.as_ref().is_some_and(|c| fits(&c.connection)));
+                if fits(&client.connection) {
+                    client.connection.closing = true;
+                }
+                match found {
+                    Some(index) => {
+                        if let Some(other) = &mut self.clients[index] {
+                            other.connection.closing = true;
+                        }
+                        self.mark_dirty(index);
+                        reply.simple("OK");
+                    }
+                    None if client.connection.closing => reply.simple("OK"),
+                    None => reply.error("ERR No such client"),
+                }
+            }
+            Ask::Status => match self.map.as_ref().map(|map| self.shared.status(map)) {
+                Some(status) => match serde_json::to_string(&status) {
+                    Ok(json) => reply.bulk(json.as_bytes()),
+                    Err(error) => reply.error(&format!("ERR internal: {error}")),
+                },
+                None => reply.error("LOADING this node has no cluster map yet; is the coordinator up?"),
+            },
+        }
+        client.connection.reply_now(reply);
+    }
+
+    /// Gives shards' answers to the connections that wait for them.
+    fn answer(&mut self, now: Now) {
+        let mut replies = std::mem::take(&mut self.actions.replies);
+        for reply in replies.drain(..) {
+            match reply.outcome {
+                Outcome::Value(_) => self.counts.hits += 1,
+                Outcome::Nil => self.counts.misses += 1,
+                _ => {}
+            }
+            let index = reply.session.index as usize;
+            let Some(Some(client)) = self.clients.get_mut(index) else { continue };
+            if client.connection.session != reply.session {
+                continue;
+            }
+            let mut env = Env {
+                now,
+                map: self.map.as_deref(),
+                slots: &self.slots,
+                settings: &self.shared.settings,
+                stats: &self.shared.stats,
+                cursors: &mut self.cursors,
+                node: self.me.node.0,
+                port: 0,
+            };
+            client.connection.on_reply(reply.tag, reply.outcome, &mut env);
+            if !client.dirty {
+                client.dirty = true;
+                self.dirty.push(index);
+            }
+        }
+        self.actions.replies = replies;
+    }
+
+    fn mark_dirty(&mut self, index: usize) {
+        if let Some(Some(client)) = self.clients.get_mut(index)
+            && !client.dirty
+        {
+            client.dirty = true;
+            self.dirty.push(index);
+        }
+    }
+
+    fn send(&mut self, now: Now) {
+        let mut near: BTreeMap<u8, Vec<Bytes>> = BTreeMap::new();
+        for (to, frame) in self.actions.sends.drain(..) {
+            if to.node == self.me.node {
+                near.entry(to.worker).or_default().push(frame);
+            } else {
+                self.links.send(to, &frame);
+            }
+        }
+        for (worker, frames) in near {
+            if let Some(mailbox) = self.mailboxes.get(usize::from(worker)) {
+                mailbox.post(Mail::Frames(frames));
+            }
+        }
+        for handover in self.links.handovers.drain(..) {
+            if let Some(mailbox) = self.mailboxes.get(usize::from(handover.worker)) {
+                mailbox.post(Mail::Link(handover));
+            }
+        }
+        self.links.flush(now.steady_us, self.poll.registry());
+    }
+
+    fn write_clients(&mut self, now: Now) {
+        let pipeline_max = self.shared.settings.size(Name::PipelineMax);
+        for index in std::mem::take(&mut self.dirty) {
+            let Some(Some(client)) = self.clients.get_mut(index) else { continue };
+            client.dirty = false;
+            let open = write(client, now, &mut self.counts.bytes_out);
+            let waits = client.connection.out.len() - client.written;
+            let too_much = waits > self.shared.settings.size(Name::OutputBytesMax);
+            let done = client.connection.closing && waits == 0 && client.connection.in_flight() == 0;
+            if !open || too_much || done {
+                self.close(index);
+                continue;
+            }
+            if client.goes_on(pipeline_max) {
+                self.queue(index);
+            }
+        }
+    }
+
+    /// Keeps the sum of all buffers.
+    fn charge(&mut self, client: &mut Client) {
+        let now = client.buffer.len() + client.connection.out.len();
+        self.charged = self.charged + now - client.charged;
+        client.charged = now;
+    }
+
+    fn close(&mut self, index: usize) {
+        if let Some(mut client) = self.clients[index].take() {
+            let _ = self.poll.registry().deregister(&mut client.stream);
+            self.charged -= client.charged;
+            self.free.push(index);
+            let now = clock::now();
+            self.node.step(now, Event::Closed(client.connection.session), &mut self.actions);
+            self.shared.stats.clients.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// What is done now and then: timeouts, and news of the cluster.
+    fn chores(&mut self, now: Now) {
+        self.chores_at = now.steady_us + CHORES_EVERY_US;
+        let stall = millis(self.shared.settings.get(Name::StallTimeoutMs));
+        let idle = self.shared.settings.get(Name::IdleTimeoutMs);
+        for index in 0..self.clients.len() {
+            let Some(client) = &mut self.clients[index] else { continue };
+            let silent = now.steady_us.saturating_sub(client.last_read);
+            let half_a_request =
+                client.parser.is_inside(&client.buffer) && client.connection.in_flight() == 0;
+            let unread = client.connection.out.len() > client.written;
+            let stuck = now.steady_us.saturating_sub(client.last_progress) > stall;
+            let is_idle = idle > 0 && silent > millis(idle) && client.connection.in_flight() == 0;
+            if (half_a_request && silent > stall) || (unread && stuck) || is_idle {
+                self.close(index);
+            } else if !unread {
+                client.last_progress = now.steady_us;
+            }
+        }
+        if let Some(agent) = self.node.agent() {
+            let (addr, pid) = agent.coordinator();
+            let is_up = agent.heard_us().is_some_and(|at| now.steady_us - at < COORDINATOR_SILENT_US);
+            let dead = |node: &u16| {
+                self.links.is_connected(WorkerId { node: NodeId(*node), worker: 0 }) == Some(false)
+            };
+            let nodes = self.map.as_ref().map_or(0, |map| map.nodes.len() as u16);
+            let unreachable = if is_up { Vec::new() } else { (0..nodes).filter(dead).collect() };
+            let coordinator = CoordinatorNews { addr: addr.to_owned(), pid, is_up };
+            self.shared.publish(News { reports: agent.reports().to_vec(), coordinator, unreachable });
+        }
+    }
+
+    fn count(&mut self) {
+        let (counts, stats) = (std::mem::take(&mut self.counts), &self.shared.stats);
+        add(&stats.turns, 1);
+        if counts.commands + counts.bytes_in + counts.bytes_out > 0 {
+            add(&stats.commands, counts.commands);
+            add(&stats.bytes_in, counts.bytes_in);
+            add(&stats.bytes_out, counts.bytes_out);
+            add(&stats.hits, counts.hits);
+            add(&stats.misses, counts.misses);
+        }
+    }
+}
+
+impl Client {
+    /// Whether its next request must wait: for answers, or for the client to read them.
+    fn is_blocked(&self, pipeline_max: usize) -> bool {
+        let in_flight = self.connection.in_flight();
+        self.connection.closing
+            || in_flight >= pipeline_max
+            || (self.held.is_some() && in_flight > 0)
+            || self.connection.out.len() - self.written > OUTPUT_SOFT_MAX
+    }
+
+    /// Whether something can be done for it without a new event.
+    fn goes_on(&self, pipeline_max: usize) -> bool {
+        (self.stalled || self.readable) && !self.is_blocked(pipeline_max)
+    }
+}
+
+/// Writes once; false when the connection is broken.
+fn write(client: &mut Client, now: Now, bytes_out: &mut u64) -> bool {
+    let out = &mut client.connection.out;
+    if client.written < out.len() {
+        match client.stream.write(&out[client.written..]) {
+            Ok(written) => {
+                client.written += written;
+                client.last_progress = now.steady_us;
+                *bytes_out += written as u64;
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => return false,
+        }
+    }
+    if client.written == out.len() {
+        client.written = 0;
+        out.clear();
+        if out.capacity() > READ_BYTES {
+            *out = Vec::new();
+        }
+    }
+    true
+}
+
+fn heartbeat(shared: &Shared) -> Heartbeat {
+    Heartbeat {
+        node: NodeId(shared.config.node),
+        incarnation: shared.incarnation,
+        pid: std::process::id(),
+        client_addr: shared.config.listen.clone(),
+        peer_addr: shared.config.peer_listen.clone(),
+        ..Heartbeat::default()
+    }
+}

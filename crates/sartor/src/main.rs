@@ -1,0 +1,90 @@
+//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `sim`.
+
+mod resp;
+mod sim;
+mod status;
+mod supervise;
+mod up;
+
+use clap::{Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Makes a distributed key-value store out of one that runs on one machine.
+#[derive(Parser)]
+#[command(name = "sartor", version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Start a cluster of processes on this machine
+    Up(up::UpArgs),
+    /// Run one node from a TOML file
+    Serve {
+        /// The file
+        #[arg(long)]
+        config: PathBuf,
+    },
+    /// Run the coordinator from a TOML file
+    Coordinator {
+        /// The file
+        #[arg(long)]
+        config: PathBuf,
+    },
+    /// Tell how a cluster is
+    Status(status::StatusArgs),
+    /// Simulate a mode under faults, seed by seed
+    Sim(sim::SimArgs),
+}
+
+/// What went wrong, and the exit code that says so: 2 for bad input, 1 for the rest.
+pub struct Failed {
+    code: u8,
+    text: String,
+}
+
+impl Failed {
+    /// The input is wrong.
+    pub fn input(text: impl Into<String>) -> Failed {
+        Failed { code: 2, text: text.into() }
+    }
+
+    /// Something else is.
+    pub fn other(text: impl Into<String>) -> Failed {
+        Failed { code: 1, text: text.into() }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() && std::env::args().len() > 1 => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
+            eprintln!("sartor: {line}; see: sartor --help");
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
+    let done = match cli.verb {
+        Verb::Up(args) => up::run(&args),
+        Verb::Serve { config } => supervise::die_with_parent()
+            .and_then(|()| sartor_server::config::load(&config).map_err(Failed::input))
+            .and_then(|config| sartor_server::node::run(config).map_err(Failed::other)),
+        Verb::Coordinator { config } => supervise::die_with_parent()
+            .and_then(|()| sartor_server::config::load(&config).map_err(Failed::input))
+            .and_then(|config| sartor_server::coordinator::run(&config).map_err(Failed::other)),
+        Verb::Status(args) => status::run(&args),
+        Verb::Sim(args) => sim::run(&args),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failed) => {
+            eprintln!("sartor: {}", failed.text);
+            ExitCode::from(failed.code)
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! `sartor status`: how a cluster is, from any of its nodes.
+
+use crate::{Failed, resp};
+use clap::{Args, ValueEnum};
+use sartor_server::status::Status;
+
+/// Arguments of `sartor status`.
+#[derive(Args)]
+pub struct StatusArgs {
+    /// The RESP address of any node
+    #[arg(long, default_value = "127.0.0.1:7379")]
+    endpoint: String,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Output,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+/// Asks a node.
+pub fn fetch(endpoint: &str) -> Result<Status, String> {
+    let json = resp::ask(endpoint, &["SARTOR.STATUS"])?;
+    serde_json::from_str(&json).map_err(|error| format!("{endpoint} answered with another format: {error}"))
+}
+
+/// Runs the verb.
+pub fn run(args: &StatusArgs) -> Result<(), Failed> {
+    let status = fetch(&args.endpoint).map_err(Failed::other)?;
+    match args.output {
+        Output::Json => {
+            let json = serde_json::to_string(&status).map_err(|error| Failed::other(error.to_string()))?;
+            println!("{json}");
+        }
+        Output::Table => print(&status),
+    }
+    Ok(())
+}
+
+/// Prints it for people.
+pub fn print(status: &Status) {
+    println!("{}", status.sentence());
+    let nodes = if status.tolerates == 1 { "node" } else { "nodes" };
+    println!("{} more {nodes} may die before a shard stops serving.\n", status.tolerates);
+    println!(
+        "coordinator  {}  pid {}  {}",
+        status.coordinator.addr, status.coordinator.pid, status.coordinator.state
+    );
+    println!("\n{:<6}{:<24}{:<10}STATE", "NODE", "RESP", "PID");
+    for node in &status.nodes {
+        println!("{:<6}{:<24}{:<10}{}", node.id, node.addr, node.pid, node.state);
+    }
+    println!("\n{:<7}{:<10}{:<8}{:<14}REPLICAS", "SHARD", "TABLE", "MODE", "SLOTS");
+    for shard in &status.shards {
+        let slots: Vec<String> = shard.slots.iter().map(|(first, last)| format!("{first}-{last}")).collect();
+        let replica =
+            |r: &sartor_server::status::ReplicaStatus| format!("{}:{} ({})", r.node, r.role, r.datalet);
+        let replicas: Vec<String> = shard.replicas.iter().map(replica).collect();
+        println!(
+            "{:<7}{:<10}{:<8}{:<14}{}",
+            shard.id,
+            shard.table,
+            shard.mode,
+            slots.join(","),
+            replicas.join("  ")
+        );
+    }
+}

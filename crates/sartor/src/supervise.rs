@@ -1,0 +1,108 @@
+//! Child processes that are started again when they die, and that never outlive their parent.
+
+use crate::Failed;
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Tells a child who its parent is.
+const PARENT: &str = "SARTOR_PARENT";
+/// Between a death and the next start, where deaths follow each other.
+const PAUSE: Duration = Duration::from_millis(250);
+const TERM_PATIENCE: Duration = Duration::from_millis(700);
+
+/// In a child of `sartor up`: asks the kernel to kill this process when the parent dies, even by
+/// SIGKILL, even while this process is stopped.
+pub fn die_with_parent() -> Result<(), Failed> {
+    let Some(parent) = std::env::var(PARENT).ok().and_then(|pid| pid.parse::<i32>().ok()) else {
+        return Ok(());
+    };
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(|error| Failed::other(format!("cannot bind my life to my parent's: {error}")))?;
+    // It may have died before.
+    if getppid().map(Pid::as_raw_nonzero).map(i32::from) != Some(parent) {
+        return Err(Failed::other("my parent is gone"));
+    }
+    Ok(())
+}
+
+/// A child process.
+pub struct Supervised {
+    /// What it is, for people.
+    pub name: String,
+    verb: &'static str,
+    config: PathBuf,
+    child: Option<Child>,
+    started: Instant,
+}
+
+impl Supervised {
+    /// Starts `sartor VERB --config FILE`.
+    pub fn start(name: String, verb: &'static str, config: PathBuf) -> Result<Supervised, Failed> {
+        let mut supervised = Supervised { name, verb, config, child: None, started: Instant::now() };
+        supervised.spawn()?;
+        Ok(supervised)
+    }
+
+    fn spawn(&mut self) -> Result<(), Failed> {
+        let failed = |error| Failed::other(format!("cannot start {}: {error}", self.name));
+        let exe = std::env::current_exe().map_err(failed)?;
+        let child = Command::new(exe)
+            .arg(self.verb)
+            .arg("--config")
+            .arg(&self.config)
+            .env(PARENT, i32::from(getpid().as_raw_nonzero()).to_string())
+            .stdin(Stdio::null())
+            // Ctrl-C is for the parent, which then ends its children in order.
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        self.child = Some(child);
+        self.started = Instant::now();
+        Ok(())
+    }
+
+    /// Notices a death; starts it again if `restart`.
+    pub fn tend(&mut self, restart: bool) -> Result<(), Failed> {
+        if let Some(child) = &mut self.child {
+            match child.try_wait() {
+                Ok(Some(status)) => {
+                    let then = if restart { "; starting it again" } else { "" };
+                    eprintln!("sartor: {} ended ({status}){then}", self.name);
+                    self.child = None;
+                }
+                _ => return Ok(()),
+            }
+        }
+        if restart && self.started.elapsed() >= PAUSE {
+            return self.spawn();
+        }
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32)) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+/// Ends all children: politely, then not.
+pub fn end(children: &mut [Supervised]) {
+    for child in children.iter() {
+        child.signal(Signal::TERM);
+        // A stopped process would sleep through it.
+        child.signal(Signal::CONT);
+    }
+    let deadline = Instant::now() + TERM_PATIENCE;
+    for supervised in children.iter_mut() {
+        let Some(mut child) = supervised.child.take() else { continue };
+        while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}

@@ -1,0 +1,291 @@
+//! `sartor up`: a real cluster of processes on this machine.
+
+use crate::sim::unknown_mode;
+use crate::status;
+use crate::supervise::{self, Supervised};
+use crate::{Failed, resp};
+use clap::Args;
+use sartor_core::controlet::{MODES, mode};
+use sartor_datalets::{ENGINES, engine};
+use sartor_server::config::{CoordinatorConfig, NodeConfig, load, save};
+use sartor_server::status::Status;
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// SCAN cursors have ten bits for the shard.
+const SHARDS_MAX: u16 = 1023;
+/// Ports of nodes must not reach those of the coordinator.
+const NODES_MAX: u16 = 99;
+const HTTP: u16 = 200;
+const RPC: u16 = 201;
+const PEER: u16 = 300;
+
+/// Arguments of `sartor up`.
+#[derive(Args)]
+pub struct UpArgs {
+    /// Parts of the key space [default: 3]
+    #[arg(long)]
+    shards: Option<u16>,
+    /// Copies of each shard [default: 3]
+    #[arg(long)]
+    copies: Option<u8>,
+    /// Nodes that wait to replace one that fails [default: 1]
+    #[arg(long)]
+    standbys: Option<u16>,
+    /// All nodes, standbys included [default: copies + standbys]
+    #[arg(long)]
+    nodes: Option<u16>,
+    /// Event loops a node [default: 1]
+    #[arg(long)]
+    workers: Option<u8>,
+    /// How to replicate [default: ms+ec]
+    #[arg(long)]
+    mode: Option<String>,
+    /// What to replicate [default: hash]
+    #[arg(long)]
+    datalet: Option<String>,
+    /// The first node's RESP port; others follow from it
+    #[arg(long, default_value_t = 7379)]
+    port: u16,
+    /// Where to keep things [default: a temporary folder, removed at the end]
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    /// Leave dead processes dead
+    #[arg(long)]
+    no_restart: bool,
+}
+
+/// Runs the verb until a signal ends it.
+pub fn run(args: &UpArgs) -> Result<(), Failed> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        let _ = signal_hook::flag::register(signal, stop.clone());
+    }
+    let folder = Folder::open(args.dir.as_deref())?;
+    let cluster = Cluster::shape(args, &folder.path)?;
+    cluster.check_ports()?;
+    let mut children = cluster.start(&folder.path)?;
+    let done = cluster.attend(&mut children, &stop, !args.no_restart);
+    supervise::end(&mut children);
+    println!("ended");
+    done
+}
+
+/// The folder of a cluster, locked while it runs.
+struct Folder {
+    path: PathBuf,
+    temporary: bool,
+    _lock: File,
+}
+
+impl Folder {
+    fn open(dir: Option<&Path>) -> Result<Folder, Failed> {
+        let temporary = dir.is_none();
+        let default = || std::env::temp_dir().join(format!("sartor-{}", std::process::id()));
+        let path = dir.map_or_else(default, Path::to_path_buf);
+        let failed = |error: std::io::Error| {
+            Failed::input(format!("cannot use the folder {}: {error}", path.display()))
+        };
+        std::fs::create_dir_all(&path).map_err(failed)?;
+        let lock = File::create(path.join("lock")).map_err(failed)?;
+        if lock.try_lock().is_err() {
+            return Err(Failed::input(format!("another sartor up runs in {}", path.display())));
+        }
+        Ok(Folder { path, temporary, _lock: lock })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.temporary {
+            let _ = std::fs::remove_dir_all(&self.path);
+        }
+    }
+}
+
+/// A cluster to run.
+struct Cluster {
+    config: CoordinatorConfig,
+    port: u16,
+}
+
+impl Cluster {
+    /// The shape asked for, or the one that the folder holds, which must be the same.
+    fn shape(args: &UpArgs, dir: &Path) -> Result<Cluster, Failed> {
+        let file = dir.join("cluster.toml");
+        let old: Option<CoordinatorConfig> =
+            if file.exists() { Some(load(&file).map_err(Failed::input)?) } else { None };
+        let copies = args.copies.or(old.as_ref().map(|old| old.copies)).unwrap_or(3);
+        let standbys = args.standbys.or(old.as_ref().map(|old| old.standbys)).unwrap_or(1);
+        let nodes = u16::from(copies).saturating_add(standbys);
+        let random = || random_number().map_err(Failed::other);
+        let config = CoordinatorConfig {
+            cluster: old.as_ref().map_or_else(random, |old| Ok(old.cluster))?,
+            seed: old.as_ref().map_or_else(random, |old| Ok(old.seed))?,
+            listen: addr(args.port, RPC),
+            http: addr(args.port, HTTP),
+            dir: dir.join("coordinator"),
+            nodes: args.nodes.or(old.as_ref().map(|old| old.nodes)).unwrap_or(nodes),
+            standbys,
+            workers: args.workers.or(old.as_ref().map(|old| old.workers)).unwrap_or(1),
+            shards: args.shards.or(old.as_ref().map(|old| old.shards)).unwrap_or(3),
+            copies,
+            mode: args.mode.clone().or(old.as_ref().map(|old| old.mode.clone())).unwrap_or("ms+ec".into()),
+            datalet: args
+                .datalet
+                .clone()
+                .or(old.as_ref().map(|old| old.datalet.clone()))
+                .unwrap_or("hash".into()),
+        };
+        check(&config, args.port)?;
+        if let Some(old) = old {
+            let place = |config: &CoordinatorConfig| CoordinatorConfig {
+                listen: String::new(),
+                http: String::new(),
+                dir: PathBuf::new(),
+                ..config.clone()
+            };
+            if place(&old) != place(&config) {
+                return Err(Failed::input(format!(
+                    "{} holds a cluster of another shape ({} nodes, {} standbys, {} workers, {} shards, {} copies, {}, {}); leave these options out, or choose another --dir",
+                    dir.display(),
+                    old.nodes,
+                    old.standbys,
+                    old.workers,
+                    old.shards,
+                    old.copies,
+                    old.mode,
+                    old.datalet
+                )));
+            }
+        }
+        save(&file, &config).map_err(Failed::input)?;
+        Ok(Cluster { config, port: args.port })
+    }
+
+    fn node_addr(&self, node: u16) -> String {
+        addr(self.port, node)
+    }
+
+    /// Binds every port once, so that a taken one is said before anything starts.
+    fn check_ports(&self) -> Result<(), Failed> {
+        let nodes = (0..self.config.nodes).flat_map(|node| [node, PEER + node]);
+        for offset in nodes.chain([HTTP, RPC]) {
+            let addr = addr(self.port, offset);
+            if let Err(error) = TcpListener::bind(&addr) {
+                return Err(Failed::input(format!("{addr} is taken ({error}); choose another --port")));
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&self, dir: &Path) -> Result<Vec<Supervised>, Failed> {
+        let file = dir.join("coordinator.toml");
+        save(&file, &self.config).map_err(Failed::other)?;
+        let mut children = vec![Supervised::start("coordinator".into(), "coordinator", file)?];
+        for node in 0..self.config.nodes {
+            let config = NodeConfig {
+                cluster: self.config.cluster,
+                node,
+                workers: self.config.workers,
+                listen: self.node_addr(node),
+                peer_listen: addr(self.port, PEER + node),
+                coordinator: self.config.listen.clone(),
+                settings: Default::default(),
+            };
+            let file = dir.join(format!("node-{node}.toml"));
+            save(&file, &config).map_err(Failed::other)?;
+            children.push(Supervised::start(format!("node {node}"), "serve", file)?);
+        }
+        Ok(children)
+    }
+
+    /// Waits until the cluster serves, says so, and keeps its processes alive until a signal.
+    fn attend(&self, children: &mut [Supervised], stop: &AtomicBool, restart: bool) -> Result<(), Failed> {
+        let (mut announced, started) = (false, Instant::now());
+        while !stop.load(Ordering::Relaxed) {
+            for child in children.iter_mut() {
+                child.tend(restart)?;
+            }
+            if !announced && let Some(status) = self.is_serving() {
+                announced = true;
+                self.announce(&status);
+            }
+            if !announced && started.elapsed() > Duration::from_secs(30) {
+                return Err(Failed::other(
+                    "the cluster did not start within 30 s; its processes said why above",
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn is_serving(&self) -> Option<Status> {
+        let first = self.node_addr(0);
+        let status = status::fetch(&first).ok()?;
+        let all_know =
+            (0..self.config.nodes).all(|node| resp::ask(&self.node_addr(node), &["SARTOR.STATUS"]).is_ok());
+        (status.health == "healthy" && status.nodes.iter().all(|node| node.state != "down") && all_know)
+            .then_some(status)
+    }
+
+    fn announce(&self, status: &Status) {
+        status::print(status);
+        println!("\nHTTP         http://{}/status", self.config.http);
+        println!("try          redis-cli -p {} set hello world", self.port);
+        if self.config.nodes > 1 {
+            println!("             redis-cli -p {} get hello", self.port + 1);
+        }
+        println!("             sartor status --endpoint {}", self.node_addr(0));
+        println!("\nCtrl-C ends it.");
+    }
+}
+
+fn addr(port: u16, offset: u16) -> String {
+    format!("127.0.0.1:{}", u32::from(port) + u32::from(offset))
+}
+
+fn check(config: &CoordinatorConfig, port: u16) -> Result<(), Failed> {
+    if mode(MODES, &config.mode).is_none() {
+        return Err(unknown_mode(&config.mode));
+    }
+    if engine(&config.datalet).is_none() {
+        let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();
+        return Err(Failed::input(format!(
+            "unknown datalet '{}'; there is: {}",
+            config.datalet,
+            names.join(", ")
+        )));
+    }
+    let within = |name: &str, value: u32, min: u32, max: u32| {
+        if (min..=max).contains(&value) {
+            return Ok(());
+        }
+        Err(Failed::input(format!("--{name} {value} is not possible; it must be from {min} to {max}")))
+    };
+    within("shards", u32::from(config.shards), 1, u32::from(SHARDS_MAX))?;
+    within("copies", u32::from(config.copies), 1, u32::from(NODES_MAX))?;
+    within("workers", u32::from(config.workers), 1, 64)?;
+    within("nodes", u32::from(config.nodes), 1, u32::from(NODES_MAX))?;
+    let needed = u32::from(config.copies) + u32::from(config.standbys);
+    if u32::from(config.nodes) < needed {
+        return Err(Failed::input(format!(
+            "{} copies and {} standbys need {needed} nodes, not {}",
+            config.copies, config.standbys, config.nodes
+        )));
+    }
+    within("port", u32::from(port), 1, 65_535 - u32::from(PEER) - u32::from(config.nodes))
+}
+
+/// A random number that TOML can hold.
+fn random_number() -> Result<u64, String> {
+    let mut bytes = [0; 8];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    rustix::rand::getrandom(&mut bytes, flags).map_err(|error| format!("no randomness: {error}"))?;
+    Ok(u64::from_le_bytes(bytes) >> 1)
+}
