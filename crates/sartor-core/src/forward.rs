@@ -303,12 +303,24 @@ impl Inbound {
         self.forget_beyond_bound();
     }
 
-    /// Answers to send, for the origin's life that asked.
+    /// Whether there are answers to send.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Answers to send, for the origin's life that asked: about one message's worth.
     pub fn take_ready(&mut self) -> Option<Answers> {
         if self.ready.is_empty() {
             return None;
         }
-        let answers = core::mem::take(&mut self.ready);
+        let mut bytes = 0;
+        let fits = |answer: &Answer| {
+            let before = bytes;
+            bytes += 32 + size_of_outcome(&answer.outcome);
+            before < self.settings.batch_bytes_max
+        };
+        let count = self.ready.iter().map(fits).take_while(|fits| *fits).count();
+        let answers = self.ready.drain(..count).collect();
         Some(Answers { incarnation: self.incarnation, answers })
     }
 

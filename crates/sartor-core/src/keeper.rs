@@ -116,11 +116,13 @@ impl Writes {
 pub struct KeeperLimits {
     /// The largest value, in bytes.
     pub value_bytes_max: usize,
+    /// Values that the answers to one batch may hold together, in bytes.
+    pub batch_bytes_max: usize,
 }
 
 impl Default for KeeperLimits {
     fn default() -> Self {
-        KeeperLimits { value_bytes_max: 16 << 20 }
+        KeeperLimits { value_bytes_max: 16 << 20, batch_bytes_max: 128 << 20 }
     }
 }
 
@@ -312,8 +314,10 @@ impl Keeper {
         }
         let mut outcomes = Vec::with_capacity(batch.steps.len());
         let mut writes = Vec::new();
+        let mut budget = Budget(self.limits.batch_bytes_max);
         for step in &batch.steps {
-            outcomes.push(match step {
+            let outcome = match step {
+                step if !budget.allows(step) => budget.refusal(),
                 Op::Key(key, action) => match self.decide_key(now, key, action, Some(position))? {
                     Verdict::Decided(outcome, write) => {
                         writes.extend(write);
@@ -327,22 +331,25 @@ impl Keeper {
                     Outcome::Done
                 }
                 other => self.survey(now, other)?,
-            });
+            };
+            budget.spend(&outcome);
+            outcomes.push(outcome);
         }
         Ok((Outcome::Many(outcomes), Writes::from_vec(writes)))
     }
 
     fn read_batch(&mut self, now: Now, batch: &Batch) -> Result<Option<Outcome>, DataletError> {
         let mut outcomes = Vec::with_capacity(batch.steps.len());
+        let mut budget = Budget(self.limits.batch_bytes_max);
         for step in &batch.steps {
             let outcome = match step {
+                step if !budget.allows(step) => Some(budget.refusal()),
                 Op::Key(key, action) => outcome_of(self.decide_key(now, key, action, None)?),
                 other => Some(self.survey(now, other)?),
             };
-            match outcome {
-                Some(outcome) => outcomes.push(outcome),
-                None => return Ok(None),
-            }
+            let Some(outcome) = outcome else { return Ok(None) };
+            budget.spend(&outcome);
+            outcomes.push(outcome);
         }
         Ok(Some(Outcome::Many(outcomes)))
     }
@@ -438,6 +445,29 @@ impl Keeper {
         self.deadlines = Deadlines::default();
         self.deletes = Deletes { all: position, slots: BTreeMap::new() };
         self.shelf.clear()
+    }
+}
+
+/// What the answers of a batch may still hold: a few words can ask for the same large value many times.
+struct Budget(usize);
+
+impl Budget {
+    /// A step that answers with a value needs some of it; one that is refused has no effect.
+    fn allows(&self, step: &Op) -> bool {
+        self.0 > 0 || !matches!(step, Op::Key(_, action) if action.answers_value())
+    }
+
+    fn spend(&mut self, outcome: &Outcome) {
+        if let Outcome::Value(value) = outcome {
+            self.0 = self.0.saturating_sub(value.len().max(1));
+        }
+    }
+
+    fn refusal(&self) -> Outcome {
+        Failure::outcome(
+            FailureKind::Invalid,
+            "the answers are too large for one request; ask for fewer keys",
+        )
     }
 }
 

@@ -120,6 +120,12 @@ struct Seat {
     inbound: BTreeMap<WorkerId, Inbound>,
 }
 
+impl Seat {
+    fn wake_at(&self) -> Option<Micros> {
+        if self.inbound.values().any(Inbound::is_ready) { Some(0) } else { self.controlet.wake_at() }
+    }
+}
+
 impl Node {
     /// A worker without a map; the node's first worker has the agent that gets one.
     pub fn new(me: WorkerId, incarnation: Incarnation, settings: NodeSettings, agent: Option<Agent>) -> Node {
@@ -174,7 +180,7 @@ impl Node {
 
     /// When it wants [`Event::Wake`]; a time that has passed means at the end of this turn.
     pub fn wake_at(&self) -> Option<Micros> {
-        let seats = self.seats.iter().flatten().filter_map(|seat| seat.controlet.wake_at());
+        let seats = self.seats.iter().flatten().filter_map(Seat::wake_at);
         let lines = self.lines.values().filter_map(Line::wake_at);
         let agent = self.agent.as_ref().map(Agent::wake_at);
         seats.chain(lines).chain(agent).min()
@@ -393,7 +399,7 @@ impl Node {
         let Some(Some(seat)) = self.seats.get_mut(usize::from(shard.0)) else { return };
         let header = Header { kind: Kind::Answers, from, incarnation, shard, epoch: seat.epoch };
         for (origin, inbound) in &mut seat.inbound {
-            if let Some(answers) = inbound.take_ready() {
+            while let Some(answers) = inbound.take_ready() {
                 out.sends.push((*origin, header.frame(|frame| answers.encode(frame))));
             }
         }

@@ -309,6 +309,18 @@ impl Action {
         )
     }
 
+    /// Whether it may answer with a value.
+    pub fn answers_value(&self) -> bool {
+        matches!(
+            self,
+            Action::Get
+                | Action::GetRange(..)
+                | Action::GetExpire(_)
+                | Action::GetDelete
+                | Action::Set(Set { get: true, .. })
+        )
+    }
+
     /// Whether it depends on the record that is there: a plain SET does not, so it costs no read.
     pub fn needs_old(&self) -> bool {
         !matches!(self, Action::Set(Set { expiry, only_if: None, get: false, .. }) if *expiry != Expiry::Keep)

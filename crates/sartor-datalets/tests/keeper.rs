@@ -17,7 +17,7 @@ fn keepers() -> Vec<(String, Keeper)> {
     let limits = KeeperLimits::default();
     let mut all = Vec::new();
     for engine in ENGINES {
-        let open = || (engine.open)(&Options { seed: 3 }).unwrap();
+        let open = || (engine.open)(&Options { seed: 3 }).expect("an engine that opens");
         all.push((format!("{} enveloped", engine.name), Keeper::enveloped(open(), limits)));
         all.push((format!("{} beside", engine.name), Keeper::beside(open(), open(), limits)));
     }

@@ -20,8 +20,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 const MAGIC: &[u8; 4] = b"SRTR";
 const VERSION: u8 = 1;
 const HELLO_BYTES: usize = 14;
-/// The largest request, and room for what is around it.
-const FRAME_BYTES_MAX: usize = 160 << 20;
+/// The largest request or answer, and room for what is around it.
+const FRAME_BYTES_MAX: usize = 256 << 20;
 /// Bytes that wait for a peer that does not read; more are dropped.
 const BUFFER_BYTES_MAX: usize = 64 << 20;
 const RETRY_US: Micros = millis(100);
@@ -62,6 +62,8 @@ struct Outgoing {
     addr: String,
     stream: Option<TcpStream>,
     connected: bool,
+    /// The last attempt to reach it came to nothing.
+    failed: bool,
     buffer: VecDeque<u8>,
     retry_at: Micros,
 }
@@ -105,6 +107,7 @@ impl Links {
                 addr,
                 stream: None,
                 connected: false,
+                failed: false,
                 buffer: VecDeque::new(),
                 retry_at: 0,
             });
@@ -117,9 +120,18 @@ impl Links {
         }
     }
 
-    /// Whether a peer is connected; none if nobody ever talked to it.
-    pub fn is_connected(&self, to: WorkerId) -> Option<bool> {
-        self.places.get(&to).map(|&place| self.out[place].connected)
+    /// Whether a peer could not be reached when it was last tried.
+    pub fn is_unreachable(&self, to: WorkerId) -> bool {
+        self.places.get(&to).is_some_and(|&place| self.out[place].failed)
+    }
+
+    /// Tries to reach every peer to which there is no connection.
+    pub fn probe(&mut self, now: Micros, registry: &Registry) {
+        for (index, link) in self.out.iter_mut().enumerate() {
+            if link.stream.is_none() && now >= link.retry_at {
+                link.open(now, registry, Token(index * KINDS + OUT), self.cluster);
+            }
+        }
     }
 
     /// Hands a frame to a link, to be written by [`Links::flush`].
@@ -144,13 +156,10 @@ impl Links {
                     link.buffer.clear();
                     continue;
                 }
-                if link.connect(registry, Token(index * KINDS + OUT), self.cluster).is_err() {
-                    link.drop_stream(now + RETRY_US);
-                    continue;
-                }
+                link.open(now, registry, Token(index * KINDS + OUT), self.cluster);
             }
             if link.write().is_err() {
-                link.drop_stream(now + RETRY_US);
+                link.fail(now);
             }
         }
     }
@@ -160,11 +169,13 @@ impl Links {
         let Some(link) = self.out.get_mut(token.0 / KINDS) else { return };
         let failed = link.stream.as_ref().is_some_and(|stream| !matches!(stream.take_error(), Ok(None)));
         if failed || closed {
-            return link.drop_stream(now + RETRY_US);
+            return link.fail(now);
         }
-        link.connected |= link.stream.as_ref().is_some_and(|stream| stream.peer_addr().is_ok());
+        if link.stream.as_ref().is_some_and(|stream| stream.peer_addr().is_ok()) {
+            (link.connected, link.failed) = (true, false);
+        }
         if link.write().is_err() {
-            link.drop_stream(now + RETRY_US);
+            link.fail(now);
         }
     }
 
@@ -223,6 +234,17 @@ impl Links {
 }
 
 impl Outgoing {
+    fn open(&mut self, now: Micros, registry: &Registry, token: Token, cluster: u64) {
+        if self.connect(registry, token, cluster).is_err() {
+            self.fail(now);
+        }
+    }
+
+    fn fail(&mut self, now: Micros) {
+        self.drop_stream(now + RETRY_US);
+        self.failed = true;
+    }
+
     fn connect(&mut self, registry: &Registry, token: Token, cluster: u64) -> io::Result<()> {
         let addr = resolve(&self.addr)?;
         let mut stream = TcpStream::connect(addr)?;

@@ -222,7 +222,6 @@ impl Worker {
     fn turn(&mut self, events: &Events) {
         let mut now = clock::now();
         let mut frames = Vec::new();
-        let ready = std::mem::take(&mut self.again);
         for event in events {
             let token = event.token();
             match (token, token.0 % KINDS) {
@@ -233,9 +232,6 @@ impl Worker {
                 (_, OUT) => self.links.on_out_event(now.steady_us, token, event.is_read_closed()),
                 (_, _) => self.links.on_in_event(self.poll.registry(), token, &mut frames),
             }
-        }
-        for index in ready {
-            self.queue(index);
         }
         for index in std::mem::take(&mut self.again) {
             self.serve(now, index);
@@ -296,7 +292,8 @@ impl Worker {
         let Some(engine) = table.and_then(|table| engine(&table.datalet)) else {
             return eprintln!("sartor: shard {} wants an engine that this node does not have", shard.0);
         };
-        let limits = KeeperLimits { value_bytes_max: self.shared.settings.size(Name::ValueBytesMax) };
+        let value_bytes_max = self.shared.settings.size(Name::ValueBytesMax);
+        let limits = KeeperLimits { value_bytes_max, ..KeeperLimits::default() };
         let options = Options { seed: map.seed };
         let keeper = (engine.open)(&options).and_then(|store| {
             Ok(match engine.layout {
@@ -704,9 +701,10 @@ impl Worker {
         if let Some(agent) = self.node.agent() {
             let (addr, pid) = agent.coordinator();
             let is_up = agent.heard_us().is_some_and(|at| now.steady_us - at < COORDINATOR_SILENT_US);
-            let dead = |node: &u16| {
-                self.links.is_connected(WorkerId { node: NodeId(*node), worker: 0 }) == Some(false)
-            };
+            if !is_up {
+                self.links.probe(now.steady_us, self.poll.registry());
+            }
+            let dead = |node: &u16| self.links.is_unreachable(WorkerId { node: NodeId(*node), worker: 0 });
             let nodes = self.map.as_ref().map_or(0, |map| map.nodes.len() as u16);
             let unreachable = if is_up { Vec::new() } else { (0..nodes).filter(dead).collect() };
             let coordinator = CoordinatorNews { addr: addr.to_owned(), pid, is_up };
@@ -732,7 +730,7 @@ impl Client {
     fn is_blocked(&self, pipeline_max: usize) -> bool {
         let in_flight = self.connection.in_flight();
         self.connection.closing
-            || in_flight >= pipeline_max
+            || in_flight >= self.connection.window(pipeline_max)
             || (self.held.is_some() && in_flight > 0)
             || self.connection.out.len() - self.written > OUTPUT_SOFT_MAX
     }

@@ -281,7 +281,7 @@ pub fn command(connection: &mut Connection, args: &Args, _: &mut Env<'_>) -> Pla
             out.array(wanted.len());
             wanted.into_iter().for_each(|command| match command {
                 Some(command) => describe(command, resp, out),
-                None => out.null_array(resp),
+                None => out.null(resp),
             });
         }),
         b"docs" => local(|out| {

@@ -16,6 +16,11 @@ const TRANSACTION_MAX: usize = 100_000;
 /// "For ever", for a request that waits without a limit of its own.
 const FOREVER_MS: u64 = 24 * 3600 * 1000;
 
+/// What a reply is thought to take before one was seen.
+const REPLY_BYTES_GUESS: usize = 16 << 10;
+/// Replies that may be on their way at once, by what they are thought to take.
+const REPLIES_BYTES_MAX: usize = 1 << 20;
+
 /// The state of a connection.
 #[derive(Debug)]
 pub struct Connection {
@@ -43,6 +48,8 @@ pub struct Connection {
     pub replies: Replies,
     pending: VecDeque<Pending>,
     next_tag: u32,
+    /// What its replies take: the largest one lately.
+    reply_bytes: usize,
     transaction: Option<Transaction>,
     watched: Vec<Watched>,
     /// WATCHes whose answers are not here yet.
@@ -102,6 +109,7 @@ impl Connection {
             replies: Replies::On,
             pending: VecDeque::new(),
             next_tag: 0,
+            reply_bytes: REPLY_BYTES_GUESS,
             transaction: None,
             watched: Vec::new(),
             watching: 0,
@@ -111,6 +119,12 @@ impl Connection {
     /// Commands whose replies are not written yet.
     pub fn in_flight(&self) -> usize {
         self.pending.len()
+    }
+
+    /// How many commands it may have in flight: fewer where replies are large, so that a client that asks
+    /// for much and reads nothing fills no memory.
+    pub fn window(&self, pipeline_max: usize) -> usize {
+        (REPLIES_BYTES_MAX / self.reply_bytes.max(1)).clamp(1, pipeline_max)
     }
 
     /// Whether MULTI began a transaction.
@@ -225,6 +239,7 @@ impl Connection {
                 self.watched.clear();
                 self.ok();
             }
+            Act::Refuse(text) => self.error(text),
             Act::Quit => {
                 self.ok();
                 self.closing = true;
@@ -311,6 +326,13 @@ impl Connection {
 
     /// A shard answered.
     pub fn on_reply(&mut self, tag: u32, outcome: Outcome, env: &mut Env<'_>) {
+        let before = self.out.len();
+        self.take_reply(tag, outcome, env);
+        let written = self.out.len() - before;
+        self.reply_bytes = written.max(self.reply_bytes - self.reply_bytes / 16);
+    }
+
+    fn take_reply(&mut self, tag: u32, outcome: Outcome, env: &mut Env<'_>) {
         let first = self.pending.front().map_or(0, |pending| pending.first);
         // Numbers wrap around; what counts is how far they are from the oldest.
         let offset = tag.wrapping_sub(first);

@@ -1,7 +1,7 @@
 //! Commands on data: from words to operations.
 
 use super::connection::Connection;
-use super::plan::{Env, Join, Plan, ScanJoin, Shape};
+use super::plan::{Act, Env, Join, Plan, ScanJoin, Shape};
 use crate::resp::parse::Args;
 use crate::settings::Name;
 use bytes::Bytes;
@@ -135,9 +135,9 @@ pub fn set(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
         let word = args.get(at);
         if word.eq_ignore_ascii_case(b"get") {
             set.get = true;
-        } else if word.eq_ignore_ascii_case(b"nx") && set.only_if.is_none() {
+        } else if word.eq_ignore_ascii_case(b"nx") && set.only_if != Some(Presence::Present) {
             set.only_if = Some(Presence::Absent);
-        } else if word.eq_ignore_ascii_case(b"xx") && set.only_if.is_none() {
+        } else if word.eq_ignore_ascii_case(b"xx") && set.only_if != Some(Presence::Absent) {
             set.only_if = Some(Presence::Present);
         } else {
             if set.expiry != Expiry::Never {
@@ -226,6 +226,9 @@ fn expire_action(args: &Args, unit: i64, relative: bool) -> Result<Action, Strin
             // XX says nothing that GT and LT do not need anyway, but for keys without a deadline and LT.
             (ExpireIf::Some, ExpireIf::Later) | (ExpireIf::Later, ExpireIf::Some) => ExpireIf::Later,
             (same, next) if same == next => same,
+            (ExpireIf::Later, ExpireIf::Earlier) | (ExpireIf::Earlier, ExpireIf::Later) => {
+                return Err("ERR GT and LT options at the same time are not compatible".into());
+            }
             _ => return Err("ERR NX and XX, GT or LT options at the same time are not compatible".into()),
         };
     }
@@ -267,7 +270,7 @@ pub fn mset(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
 /// WATCH key [key ...]
 pub fn watch(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     if connection.in_transaction() {
-        return Err("ERR WATCH inside MULTI is not allowed".into());
+        return Ok(Plan::Connection(Act::Refuse("ERR WATCH inside MULTI is not allowed")));
     }
     let parts = each(args, env, &Action::Version)?;
     let keys = parts.iter().zip(1..).map(|((shard, _), index)| (*shard, args.bytes(index))).collect();

@@ -164,7 +164,7 @@ fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out:
     });
     match join {
         Join::One(shape) => {
-            outcomes.iter().take(1).for_each(|outcome| render_one(outcome, *shape, resp, out))
+            outcomes.iter().take(1).for_each(|outcome| render_one(outcome, *shape, resp, out));
         }
         Join::Sum => out.integer(numbers.sum()),
         Join::Least => out.integer(numbers.min().unwrap_or(0)),

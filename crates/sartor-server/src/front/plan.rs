@@ -41,6 +41,8 @@ pub enum Act {
     Quit,
     /// RESET.
     Reset,
+    /// An error that does not spoil the transaction it comes in.
+    Refuse(&'static str),
 }
 
 /// What a command asks of the worker.

@@ -1,0 +1,174 @@
+"""Starting, ending, dying: no process and no port is left behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+import redis
+
+from conftest import SARTOR, Cluster, free_port, wait_for
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(") ", 1)[1][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ports_free(port):
+    for offset in [0, 1, 2, 3, 200, 201, 300, 301, 302, 303]:
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("127.0.0.1", port + offset))
+            except OSError:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_end_is_complete(how):
+    cluster = Cluster()
+    pids = cluster.pids()
+    assert len(pids) == 5 and all(alive(pid) for pid in pids)
+    os.kill(pids[2], signal.SIGSTOP)  # A stopped process must go too.
+    cluster.up.send_signal(how)
+    began = time.monotonic()
+    wait_for(lambda: not any(map(alive, pids)) and cluster.up.poll() is not None, "processes end", 5)
+    wait_for(lambda: ports_free(cluster.port), "ports are free", 5)
+    assert time.monotonic() - began < 2
+    cluster.end()
+
+
+def test_the_status():
+    cluster = Cluster()
+    try:
+        status = cluster.status(node=3)
+        assert status["health"] == "healthy"
+        assert [node["state"] for node in status["nodes"]] == ["up", "up", "up", "standby"]
+        assert [node["id"] for node in status["nodes"]] == [0, 1, 2, 3]
+        assert status["nodes"][1]["addr"] == f"127.0.0.1:{cluster.port + 1}"
+        slots = [shard["slots"] for shard in status["shards"]]
+        assert slots[0][0][0] == 0 and slots[-1][-1][1] == 16383
+        for shard in status["shards"]:
+            assert shard["mode"] == "ms+ec" and shard["table"] == "default"
+            assert [r["role"] for r in shard["replicas"]] == ["primary", "secondary", "secondary"]
+            assert {r["datalet"] for r in shard["replicas"]} == {"hash"}
+        # Without the coordinator it still answers, and says so.
+        os.kill(status["coordinator"]["pid"], signal.SIGSTOP)
+        wait_for(lambda: cluster.status()["coordinator"]["state"] == "down", "the coordinator is missed", 5)
+        assert cluster.status()["health"] == "healthy"
+        os.kill(status["coordinator"]["pid"], signal.SIGCONT)
+        wait_for(lambda: cluster.status()["coordinator"]["state"] == "up", "the coordinator is back", 5)
+    finally:
+        cluster.end()
+
+
+def test_who_dies_is_told_and_started_again():
+    cluster = Cluster("--shards", "1")
+    try:
+        db = cluster.client()
+        db.set("k", "v")
+        before = cluster.status()
+        secondary = before["nodes"][2]["pid"]
+        os.kill(secondary, signal.SIGKILL)
+        # Started again, it is not the old member: that one is gone.
+        node = lambda: cluster.status()["nodes"][2]
+        wait_for(lambda: node()["pid"] not in (0, secondary) and node()["state"] == "standby", "it is back", 5)
+        assert cluster.status()["health"] == "degraded"
+        assert cluster.client(node=2).get("k") == b"v"
+        assert db.set("k", "w")
+        os.kill(before["coordinator"]["pid"], signal.SIGKILL)
+        wait_for(lambda: cluster.status()["coordinator"]["pid"] != before["coordinator"]["pid"], "coordinator is back", 5)
+        assert cluster.status()["epoch"] == before["epoch"], "its map is on disk"
+    finally:
+        cluster.end()
+
+
+def test_the_dead_stay_dead_if_told_so():
+    cluster = Cluster("--no-restart")
+    try:
+        os.kill(cluster.status()["nodes"][0]["pid"], signal.SIGKILL)
+        wait_for(lambda: cluster.status(node=1)["nodes"][0]["state"] == "down", "the death is noticed", 5)
+        status = cluster.status(node=1)
+        assert status["health"] == "down" and status["tolerates"] == 0
+    finally:
+        cluster.end()
+
+
+def test_a_folder_is_started_again_as_it_was(tmp_path):
+    cluster = Cluster("--dir", str(tmp_path), "--shards", "2", "--copies", "2", "--datalet", "tree")
+    first = cluster.status()
+    assert cluster.client().set("k", "v")
+    cluster.end()
+    done = subprocess.run([SARTOR, "up", "--dir", str(tmp_path), "--shards", "5"], capture_output=True, text=True)
+    assert done.returncode == 2 and "another shape" in done.stderr and done.stderr.count("\n") == 1
+    again = Cluster("--dir", str(tmp_path))
+    try:
+        status = again.status()
+        assert len(status["shards"]) == 2 and status["epoch"] > first["epoch"]
+        assert {r["datalet"] for shard in status["shards"] for r in shard["replicas"]} == {"tree"}
+        # In memory nothing is kept, and nothing old is mixed with it.
+        assert all(again.client(node=node).get("k") is None for node in range(3))
+        other = subprocess.run([SARTOR, "up", "--dir", str(tmp_path)], capture_output=True, text=True)
+        assert other.returncode == 2 and "another sartor up" in other.stderr
+    finally:
+        again.end()
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (["--shards", "0"], "--shards 0"),
+        (["--shards", "x"], "'x'"),
+        (["--shards", "99999"], "99999"),
+        (["--copies", "0"], "--copies 0"),
+        (["--nodes", "2"], "need 4 nodes"),
+        (["--workers", "0"], "--workers 0"),
+        (["--mode", "nosuch"], "ms+ec"),
+        (["--datalet", "nosuch"], "hash, tree"),
+        (["--port", "65500"], "--port 65500"),
+        (["--dir", "/proc/nosuch"], "/proc/nosuch"),
+        (["--nosuch"], "--nosuch"),
+    ],
+)
+def test_bad_options_are_one_clear_line(options, said):
+    done = subprocess.run([SARTOR, "up", *options], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 2
+    assert said in done.stderr and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_a_taken_port_is_one_clear_line():
+    with socket.socket() as taken:
+        port = free_port()
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port + 201))
+        taken.listen()
+        done = subprocess.run([SARTOR, "up", "--port", str(port)], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 2
+    assert f"127.0.0.1:{port + 201} is taken" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_status_of_nobody_is_one_clear_line():
+    done = subprocess.run([SARTOR, "status", "--endpoint", "127.0.0.1:1"], capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+
+
+def test_replicas_end_equal_and_expiry_is_the_same_everywhere(cluster):
+    db = cluster.client()
+    for i in range(500):
+        db.set(f"e:{i}", i, px=None if i % 2 else 300)
+    assert db.wait(2, 5000) == 2
+    nodes = [cluster.client(node=node) for node in range(4)]
+    readers = [node for node in nodes if node.execute_command("READONLY")]
+    want = {f"e:{i}".encode() for i in range(1, 500, 2)}
+    for node in readers:
+        wait_for(lambda: set(node.scan_iter("e:*", count=1000)) == want, "expired everywhere", 5)
+    wait_for(lambda: db.dbsize() == 250, "removed", 5)
+    with pytest.raises(redis.ResponseError, match="out of range"):
+        db.execute_command("SELECT", 1)
