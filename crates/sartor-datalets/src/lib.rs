@@ -1,6 +1,6 @@
 //! The stores that Sartor brings along, one file each, and the suite that every store must pass.
 //!
-//! A new one is a file that implements [`Datalet`](sartor_core::datalet::Datalet) and a line in
+//! A new one is a file that implements [`Datalet`] and a line in
 //! [`ENGINES`]; the [`conformance`] suite then runs against it.
 
 pub mod conformance;

@@ -39,23 +39,23 @@ macro_rules! acts {
 }
 
 acts! {
-    /// MULTI
+    /// `MULTI`
     multi => Plan::Connection(Act::Multi);
-    /// EXEC
+    /// `EXEC`
     exec => Plan::Connection(Act::Exec);
-    /// DISCARD
+    /// `DISCARD`
     discard => Plan::Connection(Act::Discard);
-    /// UNWATCH
+    /// `UNWATCH`
     unwatch => Plan::Connection(Act::Unwatch);
-    /// QUIT
+    /// `QUIT`
     quit => Plan::Connection(Act::Quit);
-    /// RESET
+    /// `RESET`
     reset => Plan::Connection(Act::Reset);
-    /// SARTOR.STATUS
+    /// `SARTOR.STATUS`
     status => Plan::Worker(Ask::Status);
 }
 
-/// PING [message]
+/// `PING [message]`
 pub fn ping(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     match args.len() {
         1 => Ok(Plan::Local(b"+PONG\r\n".to_vec())),
@@ -64,12 +64,12 @@ pub fn ping(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     }
 }
 
-/// ECHO message
+/// `ECHO message`
 pub fn echo(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     local(|out| out.bulk(args.get(1)))
 }
 
-/// TIME
+/// `TIME`
 pub fn time(_: &mut Connection, _: &Args, env: &mut Env<'_>) -> Planned {
     let ms = env.now.unix_ms;
     local(|out| {
@@ -79,13 +79,13 @@ pub fn time(_: &mut Connection, _: &Args, env: &mut Env<'_>) -> Planned {
     })
 }
 
-/// LOLWUT
+/// `LOLWUT`
 pub fn lolwut(connection: &mut Connection, _: &Args, _: &mut Env<'_>) -> Planned {
     let _ = connection;
     local(|out| out.bulk(format!("Sartor ver. {VERSION}\n").as_bytes()))
 }
 
-/// SELECT index
+/// `SELECT index`
 pub fn select(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     match parse_integer(args.get(1)) {
         Some(0) => ok(),
@@ -94,19 +94,19 @@ pub fn select(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     }
 }
 
-/// READONLY
+/// `READONLY`
 pub fn readonly(connection: &mut Connection, _: &Args, _: &mut Env<'_>) -> Planned {
     connection.consistency = Consistency::Eventual;
     ok()
 }
 
-/// READWRITE
+/// `READWRITE`
 pub fn readwrite(connection: &mut Connection, _: &Args, _: &mut Env<'_>) -> Planned {
     connection.consistency = Consistency::Mode;
     ok()
 }
 
-/// AUTH [user] password
+/// `AUTH [user] password`
 pub fn auth(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     if args.len() > 3 {
         return Err("ERR syntax error".into());
@@ -114,13 +114,13 @@ pub fn auth(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     Err("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?".into())
 }
 
-/// CLUSTER subcommand
+/// `CLUSTER subcommand`
 pub fn cluster(_: &mut Connection, _: &Args, _: &mut Env<'_>) -> Planned {
     // The exact words: redis-cli compares them.
     Err("ERR This instance has cluster support disabled".into())
 }
 
-/// MODULE LIST
+/// `MODULE LIST`
 pub fn module(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     if args.get(1).eq_ignore_ascii_case(b"list") {
         local(|out| out.array(0))
@@ -129,7 +129,7 @@ pub fn module(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     }
 }
 
-/// HELLO [version [AUTH user password] [SETNAME name]]
+/// `HELLO [version [AUTH user password] [SETNAME name]]`
 pub fn hello(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let version = match args.len() {
         1 => connection.resp,
@@ -188,7 +188,7 @@ fn subcommand(command: &str, args: &Args) -> String {
     format!("ERR unknown subcommand '{}'. Try {command} HELP.", args.get(1).escape_ascii())
 }
 
-/// CLIENT subcommand
+/// `CLIENT subcommand`
 pub fn client(connection: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     let word = args.get(1).to_ascii_lowercase();
     match (word.as_slice(), args.len()) {
@@ -259,7 +259,7 @@ pub fn client_line(connection: &Connection) -> String {
     )
 }
 
-/// COMMAND [COUNT|LIST|INFO|DOCS|GETKEYS]
+/// `COMMAND [COUNT|LIST|INFO|DOCS|GETKEYS]`
 pub fn command(connection: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
     let resp = connection.resp;
     if args.len() == 1 {
@@ -344,7 +344,7 @@ const FIXED: &[(&str, &str)] = &[
     ("replica-read-only", "yes"),
 ];
 
-/// CONFIG GET pattern [pattern ...], CONFIG SET name value [name value ...]
+/// `CONFIG GET pattern [pattern ...], CONFIG SET name value [name value ...]`
 pub fn config(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let resp = connection.resp;
     match args.get(1).to_ascii_lowercase().as_slice() {
@@ -377,7 +377,7 @@ pub fn config(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Pl
     }
 }
 
-/// INFO [section ...]
+/// `INFO [section ...]`
 pub fn info(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let sections = (1..args.len()).map(|index| text(args.get(index)).to_lowercase()).collect();
     let parts = env.everywhere(&Op::Len).unwrap_or_default();

@@ -49,7 +49,7 @@ const ONE_KEY: (i32, i32, i32) = (1, 1, 1);
 const ALL_KEYS: (i32, i32, i32) = (1, -1, 1);
 
 /// All commands.
-pub const COMMANDS: &[Command] = &[
+pub static COMMANDS: &[Command] = &[
     command("append", 3, WRITE, ONE_KEY, "Appends to a value", data::append),
     command("auth", -2, LOCAL, NO_KEYS, "Authenticates the connection", admin::auth),
     command("client", -2, ADMIN, NO_KEYS, "Tells of and changes connections", admin::client),

@@ -51,83 +51,83 @@ macro_rules! simple {
 }
 
 simple! {
-    /// GET key
+    /// `GET key`
     get(args) => Action::Get;
-    /// GETDEL key
+    /// `GETDEL key`
     getdel(args) => Action::GetDelete;
-    /// STRLEN key
+    /// `STRLEN key`
     strlen(args) => Action::Length;
-    /// INCR key
+    /// `INCR key`
     incr(args) => Action::Add(1);
-    /// DECR key
+    /// `DECR key`
     decr(args) => Action::Add(-1);
-    /// PERSIST key
+    /// `PERSIST key`
     persist(args) => Action::Persist;
-    /// TTL key
+    /// `TTL key`
     ttl(args) => Action::TimeToLive(TimeUnit::Seconds);
-    /// PTTL key
+    /// `PTTL key`
     pttl(args) => Action::TimeToLive(TimeUnit::Millis);
-    /// EXPIRETIME key
+    /// `EXPIRETIME key`
     expiretime(args) => Action::TimeToLive(TimeUnit::UnixSeconds);
-    /// PEXPIRETIME key
+    /// `PEXPIRETIME key`
     pexpiretime(args) => Action::TimeToLive(TimeUnit::UnixMillis);
-    /// APPEND key value
+    /// `APPEND key value`
     append(args) => Action::Append(args.bytes(2));
-    /// INCRBY key number
+    /// `INCRBY key number`
     incrby(args) => Action::Add(number_at(args, 2)?);
-    /// GETRANGE key start end
+    /// `GETRANGE key start end`
     getrange(args) => Action::GetRange(number_at(args, 2)?, number_at(args, 3)?);
-    /// EXPIRE key seconds [NX|XX|GT|LT]
+    /// `EXPIRE key seconds [NX|XX|GT|LT]`
     expire(args) => expire_action(args, 1000, true)?;
-    /// PEXPIRE key ms [NX|XX|GT|LT]
+    /// `PEXPIRE key ms [NX|XX|GT|LT]`
     pexpire(args) => expire_action(args, 1, true)?;
-    /// EXPIREAT key unix-seconds [NX|XX|GT|LT]
+    /// `EXPIREAT key unix-seconds [NX|XX|GT|LT]`
     expireat(args) => expire_action(args, 1000, false)?;
-    /// PEXPIREAT key unix-ms [NX|XX|GT|LT]
+    /// `PEXPIREAT key unix-ms [NX|XX|GT|LT]`
     pexpireat(args) => expire_action(args, 1, false)?;
 }
 
-/// DECRBY key number
+/// `DECRBY key number`
 pub fn decrby(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let by = number_at(args, 2)?.checked_neg().ok_or("ERR decrement would overflow")?;
     one(args, env, Action::Add(by))
 }
 
-/// TYPE key
+/// `TYPE key`
 pub fn kind(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     Ok(Plan::Key(key_at(args, 1, env)?, Action::Exists, Shape::Type))
 }
 
-/// SETRANGE key offset value
+/// `SETRANGE key offset value`
 pub fn setrange(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let at = u64::try_from(number_at(args, 2)?).map_err(|_| "ERR offset is out of range")?;
     one(args, env, Action::SetRange(at, args.bytes(3)))
 }
 
-/// SETNX key value
+/// `SETNX key value`
 pub fn setnx(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let set = Set { value: args.bytes(2), only_if: Some(Presence::Absent), ..Set::default() };
     Ok(Plan::Key(key_at(args, 1, env)?, Action::Set(set), Shape::Bit))
 }
 
-/// GETSET key value
+/// `GETSET key value`
 pub fn getset(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     one(args, env, Action::Set(Set { value: args.bytes(2), get: true, ..Set::default() }))
 }
 
-/// SETEX key seconds value
+/// `SETEX key seconds value`
 pub fn setex(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let expiry = life("setex", number_at(args, 2)?, 1000)?;
     one(args, env, Action::Set(Set { value: args.bytes(3), expiry, ..Set::default() }))
 }
 
-/// PSETEX key ms value
+/// `PSETEX key ms value`
 pub fn psetex(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let expiry = life("psetex", number_at(args, 2)?, 1)?;
     one(args, env, Action::Set(Set { value: args.bytes(3), expiry, ..Set::default() }))
 }
 
-/// SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]
+/// `SET key value [NX|XX] [GET] [EX s|PX ms|EXAT s|PXAT ms|KEEPTTL]`
 pub fn set(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let mut set = Set { value: args.bytes(2), ..Set::default() };
     let mut at = 3;
@@ -150,7 +150,7 @@ pub fn set(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     one(args, env, Action::Set(set))
 }
 
-/// GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]
+/// `GETEX key [EX s|PX ms|EXAT s|PXAT ms|PERSIST]`
 pub fn getex(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let mut expiry = Expiry::Keep;
     if args.len() > 2 {
@@ -235,7 +235,7 @@ fn expire_action(args: &Args, unit: i64, relative: bool) -> Result<Action, Strin
     Ok(Action::Expire(expiry, only_if))
 }
 
-/// DEL key [key ...], UNLINK key [key ...]
+/// `DEL key [key ...], UNLINK key [key ...]`
 pub fn del(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     if args.len() == 2 {
         return one(args, env, Action::Delete);
@@ -243,17 +243,17 @@ pub fn del(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     Ok(Plan::Parts(each(args, env, &Action::Delete)?, Join::Sum))
 }
 
-/// EXISTS key [key ...], TOUCH key [key ...]
+/// `EXISTS key [key ...], TOUCH key [key ...]`
 pub fn exists(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     Ok(Plan::Parts(each(args, env, &Action::Exists)?, Join::Sum))
 }
 
-/// MGET key [key ...]
+/// `MGET key [key ...]`
 pub fn mget(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     Ok(Plan::Parts(each(args, env, &Action::Get)?, Join::Array))
 }
 
-/// MSET key value [key value ...]
+/// `MSET key value [key value ...]`
 pub fn mset(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     if args.len().is_multiple_of(2) {
         return Err("ERR wrong number of arguments for 'mset' command".into());
@@ -267,7 +267,7 @@ pub fn mset(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     Ok(Plan::Parts(parts, Join::AllDone))
 }
 
-/// WATCH key [key ...]
+/// `WATCH key [key ...]`
 pub fn watch(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     if connection.in_transaction() {
         return Ok(Plan::Connection(Act::Refuse("ERR WATCH inside MULTI is not allowed")));
@@ -277,12 +277,12 @@ pub fn watch(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Pla
     Ok(Plan::Parts(parts, Join::Watch(keys)))
 }
 
-/// DBSIZE
+/// `DBSIZE`
 pub fn dbsize(_: &mut Connection, _: &Args, env: &mut Env<'_>) -> Planned {
     Ok(Plan::Parts(env.everywhere(&Op::Len)?, Join::Sum))
 }
 
-/// FLUSHALL [ASYNC|SYNC], FLUSHDB [ASYNC|SYNC]
+/// `FLUSHALL [ASYNC|SYNC], FLUSHDB [ASYNC|SYNC]`
 pub fn flushall(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let word = args.get(1).to_ascii_lowercase();
     if args.len() > 2 || !matches!(word.as_slice(), b"" | b"async" | b"sync") {
@@ -291,14 +291,14 @@ pub fn flushall(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     Ok(Plan::Parts(env.everywhere(&Op::Clear)?, Join::AllDone))
 }
 
-/// WAIT numreplicas timeout-ms
+/// `WAIT numreplicas timeout-ms`
 pub fn wait(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let copies = u16::try_from(number_at(args, 1)?).map_err(|_| NOT_A_NUMBER)?;
     let timeout_ms = u64::try_from(number_at(args, 2)?).map_err(|_| "ERR timeout is negative")?;
     Ok(Plan::Parts(env.everywhere(&Op::Wait { copies, timeout_ms })?, Join::Least))
 }
 
-/// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`
 pub fn scan(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let number = std::str::from_utf8(args.get(1)).ok().and_then(|text| text.parse::<u64>().ok());
     let number = number.ok_or("ERR invalid cursor")?;
