@@ -172,3 +172,42 @@ def test_replicas_end_equal_and_expiry_is_the_same_everywhere(cluster):
     wait_for(lambda: db.dbsize() == 250, "removed", 5)
     with pytest.raises(redis.ResponseError, match="out of range"):
         db.execute_command("SELECT", 1)
+
+
+def test_processes_from_files(tmp_path):
+    """The files of docs/running.md, on this machine."""
+    port = free_port()
+    text = open(os.path.join(os.path.dirname(__file__), "../docs/running.md")).read()
+    coordinator, node = [part.split("```")[0] for part in text.split("```toml\n")[1:]]
+
+    def here(toml, index):
+        for there, port_here in [("10.0.0.1:7580", port + 201), ("127.0.0.1:7579", port + 200)]:
+            toml = toml.replace(there, f"127.0.0.1:{port_here}")
+        toml = toml.replace("10.0.0.2:7379", f"127.0.0.1:{port + index}")
+        toml = toml.replace("10.0.0.2:7679", f"127.0.0.1:{port + 300 + index}")
+        return toml.replace("node = 0", f"node = {index}").replace("/var/lib/sartor", str(tmp_path))
+
+    verbs = [("coordinator", here(coordinator, 0))] + [("serve", here(node, i)) for i in range(4)]
+    processes = []
+    try:
+        for number, (verb, toml) in enumerate(verbs):
+            file = tmp_path / f"{number}.toml"
+            file.write_text(toml)
+            processes.append(subprocess.Popen([SARTOR, verb, "--config", str(file)]))
+
+        def serves():
+            try:
+                return redis.Redis(port=port + 3).set("k", "v") and redis.Redis(port=port).get("k") == b"v"
+            except redis.RedisError:
+                return False
+
+        wait_for(serves, "the cluster serves")
+        assert redis.Redis(port=port).config_get("pipeline-max") == {"pipeline-max": "2048"}
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    exposed = tmp_path / "exposed.toml"
+    exposed.write_text(verbs[1][1].replace("127.0.0.1", "0.0.0.0").replace("unprotected = true", ""))
+    done = subprocess.run([SARTOR, "serve", "--config", str(exposed)], capture_output=True, text=True)
+    assert done.returncode == 1 and "no authentication" in done.stderr and done.stderr.count("\n") == 1

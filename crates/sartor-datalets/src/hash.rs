@@ -36,32 +36,64 @@ struct Segment {
     entries: HashTable<Entry>,
 }
 
-/// A pair in one allocation: the key, then the value.
-struct Entry {
-    hash: u64,
-    key_len: u32,
-    pair: Box<[u8]>,
+/// Key and value together that fit into an entry itself.
+const SMALL_BYTES: usize = 61;
+
+/// A pair: the key, then the value. Small ones lie in the table, so that a lookup touches no other
+/// memory; with its kind and lengths an entry fills a cache line.
+enum Entry {
+    Small { key_len: u8, len: u8, pair: [u8; SMALL_BYTES] },
+    Large { key_len: u32, pair: Box<[u8]> },
 }
 
 impl Entry {
-    fn new(hash: u64, key: &[u8], value: &[u8]) -> Entry {
-        let mut pair = Vec::with_capacity(key.len() + value.len());
+    fn new(key: &[u8], value: &[u8]) -> Entry {
+        let len = key.len() + value.len();
+        if len <= SMALL_BYTES {
+            let mut pair = [0; SMALL_BYTES];
+            pair[..key.len()].copy_from_slice(key);
+            pair[key.len()..len].copy_from_slice(value);
+            return Entry::Small { key_len: key.len() as u8, len: len as u8, pair };
+        }
+        let mut pair = Vec::with_capacity(len);
         pair.extend_from_slice(key);
         pair.extend_from_slice(value);
-        Entry { hash, key_len: key.len() as u32, pair: pair.into() }
+        Entry::Large { key_len: key.len() as u32, pair: pair.into() }
     }
 
     fn key(&self) -> &[u8] {
-        &self.pair[..self.key_len as usize]
+        match self {
+            Entry::Small { key_len, pair, .. } => &pair[..usize::from(*key_len)],
+            Entry::Large { key_len, pair } => &pair[..*key_len as usize],
+        }
     }
 
     fn value(&self) -> &[u8] {
-        &self.pair[self.key_len as usize..]
+        match self {
+            Entry::Small { key_len, len, pair } => &pair[usize::from(*key_len)..usize::from(*len)],
+            Entry::Large { key_len, pair } => &pair[*key_len as usize..],
+        }
     }
 
-    fn is(&self, hash: u64, key: &[u8]) -> bool {
-        self.hash == hash && self.key() == key
+    fn set_value(&mut self, key: &[u8], value: &[u8]) {
+        match self {
+            Entry::Small { key_len, len, pair } if usize::from(*key_len) + value.len() <= SMALL_BYTES => {
+                let start = usize::from(*key_len);
+                pair[start..start + value.len()].copy_from_slice(value);
+                *len = *key_len + value.len() as u8;
+            }
+            Entry::Large { key_len, pair } if pair.len() == *key_len as usize + value.len() => {
+                pair[*key_len as usize..].copy_from_slice(value);
+            }
+            _ => *self = Entry::new(key, value),
+        }
     }
+}
+
+fn hash_of(hasher: &FixedState, key: &[u8]) -> u64 {
+    let mut hasher = hasher.build_hasher();
+    hasher.write(key);
+    hasher.finish()
 }
 
 /// The first bits chose the segment; inside, other bits must tell entries apart.
@@ -74,12 +106,6 @@ impl Hash {
     pub fn new(seed: u64) -> Hash {
         let segments = vec![Segment { depth: 0, entries: HashTable::new() }];
         Hash { hasher: FixedState::with_seed(seed), directory: vec![0], depth: 0, segments, len: 0 }
-    }
-
-    fn hash_of(&self, key: &[u8]) -> u64 {
-        let mut hasher = self.hasher.build_hasher();
-        hasher.write(key);
-        hasher.finish()
     }
 
     fn index_of(&self, hash: u64) -> usize {
@@ -105,9 +131,11 @@ impl Hash {
         let bit = 1 << (u64::BITS - depth);
         let old = std::mem::take(&mut self.segments[old_index as usize].entries);
         let (mut zeros, mut ones) = (HashTable::new(), HashTable::new());
+        let hasher = &self.hasher;
         for entry in old {
-            let side = if entry.hash & bit == 0 { &mut zeros } else { &mut ones };
-            side.insert_unique(inner(entry.hash), entry, |entry| inner(entry.hash));
+            let hash = hash_of(hasher, entry.key());
+            let side = if hash & bit == 0 { &mut zeros } else { &mut ones };
+            side.insert_unique(inner(hash), entry, |entry| inner(hash_of(hasher, entry.key())));
         }
         self.segments[old_index as usize] = Segment { depth, entries: zeros };
         let new_index = self.segments.len() as u32;
@@ -121,26 +149,24 @@ impl Hash {
 
 impl Datalet for Hash {
     fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<(), DataletError> {
-        let hash = self.hash_of(key);
+        let hash = hash_of(&self.hasher, key);
         let segment = self.segment_of(hash);
-        if let Some(entry) = segment.entries.find(inner(hash), |entry| entry.is(hash, key)) {
+        if let Some(entry) = segment.entries.find(inner(hash), |entry| entry.key() == key) {
             found(entry.value());
         }
         Ok(())
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), DataletError> {
-        let hash = self.hash_of(key);
-        let segment = self.segment_of(hash);
-        if let Some(entry) = segment.entries.find_mut(inner(hash), |entry| entry.is(hash, key)) {
-            if entry.value().len() == value.len() {
-                entry.pair[key.len()..].copy_from_slice(value);
-            } else {
-                *entry = Entry::new(hash, key, value);
-            }
+        let hash = hash_of(&self.hasher, key);
+        let index = self.directory[self.index_of(hash)];
+        let (segment, hasher) = (&mut self.segments[index as usize], &self.hasher);
+        if let Some(entry) = segment.entries.find_mut(inner(hash), |entry| entry.key() == key) {
+            entry.set_value(key, value);
             return Ok(());
         }
-        segment.entries.insert_unique(inner(hash), Entry::new(hash, key, value), |entry| inner(entry.hash));
+        let rehash = |entry: &Entry| inner(hash_of(hasher, entry.key()));
+        segment.entries.insert_unique(inner(hash), Entry::new(key, value), rehash);
         let full = segment.entries.len() > SEGMENT_ENTRIES_MAX;
         self.len += 1;
         if full {
@@ -150,13 +176,14 @@ impl Datalet for Hash {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), DataletError> {
-        let hash = self.hash_of(key);
-        let segment = self.segment_of(hash);
-        if let Ok(entry) = segment.entries.find_entry(inner(hash), |entry| entry.is(hash, key)) {
+        let hash = hash_of(&self.hasher, key);
+        let index = self.directory[self.index_of(hash)];
+        let (segment, hasher) = (&mut self.segments[index as usize], &self.hasher);
+        if let Ok(entry) = segment.entries.find_entry(inner(hash), |entry| entry.key() == key) {
             entry.remove();
             let entries = &mut segment.entries;
             if entries.capacity() > 64 && entries.len() * 8 < entries.capacity() {
-                entries.shrink_to(entries.len() * 2, |entry| inner(entry.hash));
+                entries.shrink_to(entries.len() * 2, |entry| inner(hash_of(hasher, entry.key())));
             }
             self.len -= 1;
         }
@@ -170,19 +197,25 @@ impl Datalet for Hash {
             Cursor::End => CURSOR_NUMBERS,
         };
         while next < CURSOR_NUMBERS && !page.is_full() {
-            let segment = self.segment_of(next << CURSOR_SHIFT);
-            let mut rest: Vec<&Entry> =
-                segment.entries.iter().filter(|entry| entry.hash >> CURSOR_SHIFT >= next).collect();
+            let index = self.directory[self.index_of(next << CURSOR_SHIFT)];
+            let segment = &self.segments[index as usize];
+            let place = |entry: &Entry| hash_of(&self.hasher, entry.key()) >> CURSOR_SHIFT;
+            let mut rest: Vec<(u64, &Entry)> = segment
+                .entries
+                .iter()
+                .map(|entry| (place(entry), entry))
+                .filter(|(at, _)| *at >= next)
+                .collect();
             // Past the segment's last hash, unless the page is full before.
             let span = 1 << (CURSOR_BITS - segment.depth);
             next = (next / span + 1) * span;
-            rest.sort_unstable_by_key(|entry| entry.hash);
-            for group in rest.chunk_by(|a, b| a.hash >> CURSOR_SHIFT == b.hash >> CURSOR_SHIFT) {
+            rest.sort_unstable_by_key(|(at, _)| *at);
+            for group in rest.chunk_by(|a, b| a.0 == b.0) {
                 if page.is_full() {
-                    next = group[0].hash >> CURSOR_SHIFT;
+                    next = group[0].0;
                     break;
                 }
-                for entry in group {
+                for (_, entry) in group {
                     page.push(entry.key(), entry.value());
                 }
             }
@@ -218,7 +251,8 @@ mod tests {
             let segment = &table.segments[segment as usize];
             assert!(segment.entries.len() <= SEGMENT_ENTRIES_MAX);
             for entry in &segment.entries {
-                let own = table.index_of(entry.hash) >> (table.depth - segment.depth);
+                let own =
+                    table.index_of(hash_of(&table.hasher, entry.key())) >> (table.depth - segment.depth);
                 assert_eq!(own, index >> (table.depth - segment.depth));
             }
         }

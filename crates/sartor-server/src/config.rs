@@ -19,8 +19,17 @@ pub struct NodeConfig {
     pub listen: String,
     /// Where other nodes connect, `host:port`.
     pub peer_listen: String,
+    /// The address that clients are told, where it differs from `listen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announce: Option<String>,
+    /// The address that other nodes are told, where it differs from `peer_listen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer_announce: Option<String>,
     /// The coordinator's RPC address, `host:port`.
     pub coordinator: String,
+    /// Whether it may listen beyond this machine although nobody has to authenticate.
+    #[serde(default)]
+    pub unprotected: bool,
     /// Changed settings, by the names that CONFIG GET knows.
     #[serde(default)]
     pub settings: BTreeMap<String, u64>,
@@ -38,6 +47,9 @@ pub struct CoordinatorConfig {
     pub listen: String,
     /// Where HTTP is served, `host:port`.
     pub http: String,
+    /// Whether it may listen beyond this machine although nobody has to authenticate.
+    #[serde(default)]
+    pub unprotected: bool,
     /// Where the cluster map is kept.
     pub dir: PathBuf,
     /// Nodes, standbys included.

@@ -26,7 +26,7 @@ const MAP_FILE: &str = "cluster.map";
 
 /// Runs the coordinator until the process ends.
 pub fn run(config: &CoordinatorConfig) -> Result<(), String> {
-    let listener = TcpListener::from_std(bind(&config.listen)?);
+    let listener = TcpListener::from_std(bind(&config.listen, config.unprotected)?);
     let page = Arc::new(Mutex::new(String::from("{}")));
     serve_http(&config.http, page.clone())?;
     let map = load_map(&config.dir)?;

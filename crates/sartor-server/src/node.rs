@@ -69,8 +69,8 @@ pub fn run(config: NodeConfig) -> Result<(), String> {
         news: Arc::default(),
         config: Arc::new(config),
     };
-    let clients = bind(&shared.config.listen)?;
-    let peers = bind(&shared.config.peer_listen)?;
+    let clients = bind(&shared.config.listen, shared.config.unprotected)?;
+    let peers = bind(&shared.config.peer_listen, shared.config.unprotected)?;
     let failed = |error: std::io::Error| format!("cannot start the event loop: {error}");
     let mut mailboxes = Vec::new();
     let mut parts = Vec::new();
@@ -105,10 +105,18 @@ pub fn run(config: NodeConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Listens, or says in a line why not.
-pub fn bind(addr: &str) -> Result<std::net::TcpListener, String> {
+/// Listens, or says in a line why not. Without authentication that is for this machine only, unless
+/// told otherwise.
+pub fn bind(addr: &str, unprotected: bool) -> Result<std::net::TcpListener, String> {
+    let place = resolve(addr).map_err(|error| format!("cannot listen on {addr}: {error}"))?;
+    if !place.ip().is_loopback() && !unprotected {
+        return Err(format!(
+            "{addr} can be reached from other machines and there is no authentication; \
+             listen on 127.0.0.1, or set unprotected = true in a network that you trust"
+        ));
+    }
     let listen = || {
-        let listener = std::net::TcpListener::bind(resolve(addr)?)?;
+        let listener = std::net::TcpListener::bind(place)?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };

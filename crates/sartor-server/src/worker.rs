@@ -770,8 +770,8 @@ fn heartbeat(shared: &Shared) -> Heartbeat {
         node: NodeId(shared.config.node),
         incarnation: shared.incarnation,
         pid: std::process::id(),
-        client_addr: shared.config.listen.clone(),
-        peer_addr: shared.config.peer_listen.clone(),
+        client_addr: shared.config.announce.as_ref().unwrap_or(&shared.config.listen).clone(),
+        peer_addr: shared.config.peer_announce.as_ref().unwrap_or(&shared.config.peer_listen).clone(),
         ..Heartbeat::default()
     }
 }

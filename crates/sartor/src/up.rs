@@ -128,6 +128,7 @@ impl Cluster {
             seed: old.as_ref().map_or_else(random, |old| Ok(old.seed))?,
             listen: addr(args.port, RPC),
             http: addr(args.port, HTTP),
+            unprotected: false,
             dir: dir.join("coordinator"),
             nodes: args.nodes.or(old.as_ref().map(|old| old.nodes)).unwrap_or(nodes),
             standbys,
@@ -194,7 +195,10 @@ impl Cluster {
                 workers: self.config.workers,
                 listen: self.node_addr(node),
                 peer_listen: addr(self.port, PEER + node),
+                announce: None,
+                peer_announce: None,
                 coordinator: self.config.listen.clone(),
+                unprotected: false,
                 settings: Default::default(),
             };
             let file = dir.join(format!("node-{node}.toml"));
