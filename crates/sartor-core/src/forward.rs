@@ -76,6 +76,8 @@ pub struct ForwardSettings {
     pub pending_bytes_max: usize,
     /// Bytes in one message.
     pub batch_bytes_max: usize,
+    /// Requests in one message: the head runs them as one batch, and a few bytes can ask for much.
+    pub batch_requests_max: usize,
     /// Bytes of answers kept for one origin; the oldest are forgotten beyond that.
     pub answers_bytes_max: usize,
 }
@@ -87,6 +89,7 @@ impl Default for ForwardSettings {
             pending_max: 65_536,
             pending_bytes_max: 64 << 20,
             batch_bytes_max: 1 << 20,
+            batch_requests_max: 64,
             answers_bytes_max: 64 << 20,
         }
     }
@@ -104,6 +107,8 @@ pub struct Line {
     bytes: usize,
     resend_at: Micros,
     resend_us: Micros,
+    /// No request's deadline is before this.
+    earliest: Micros,
 }
 
 #[derive(Debug)]
@@ -116,7 +121,16 @@ impl Line {
     /// A line without requests.
     pub fn new(settings: ForwardSettings) -> Line {
         let resend_us = settings.resend_us;
-        Line { settings, pending: VecDeque::new(), next: 1, unsent: 1, bytes: 0, resend_at: 0, resend_us }
+        Line {
+            settings,
+            pending: VecDeque::new(),
+            next: 1,
+            unsent: 1,
+            bytes: 0,
+            resend_at: 0,
+            resend_us,
+            earliest: Micros::MAX,
+        }
     }
 
     fn base(&self) -> u64 {
@@ -132,6 +146,7 @@ impl Line {
             return Err(request);
         }
         self.bytes += size;
+        self.earliest = self.earliest.min(request.deadline_us);
         self.pending.push_back(Pending { request: Some(request), sent: false });
         self.next += 1;
         Ok(())
@@ -147,7 +162,10 @@ impl Line {
         }
         let (base, first) = (self.base(), self.unsent);
         let (mut requests, mut bytes) = (Vec::new(), 0);
-        while self.unsent < self.next && bytes < self.settings.batch_bytes_max {
+        while self.unsent < self.next
+            && bytes < self.settings.batch_bytes_max
+            && requests.len() < self.settings.batch_requests_max
+        {
             let pending = &mut self.pending[(self.unsent - base) as usize];
             if let Some(request) = &pending.request {
                 pending.sent = true;
@@ -170,9 +188,13 @@ impl Line {
         let index = usize::try_from(sequence.checked_sub(self.base())?).ok()?;
         let request = self.pending.get_mut(index)?.request.take()?;
         self.bytes -= request.op.size();
-        self.resend_us = self.settings.resend_us;
-        self.resend_at = now.steady_us + self.resend_us;
+        let base = self.base();
         self.drop_settled();
+        // Only answers to the oldest are progress: another one's may have been lost.
+        if self.base() > base {
+            self.resend_us = self.settings.resend_us;
+            self.resend_at = now.steady_us + self.resend_us;
+        }
         Some(request)
     }
 
@@ -188,14 +210,15 @@ impl Line {
         match self.unsent < self.next {
             true => Some(0),
             false if self.pending.is_empty() => None,
-            false => Some(self.resend_at),
+            false => Some(self.resend_at.min(self.earliest)),
         }
     }
 
     /// Sends again what is unanswered for too long, and gives up what is past its deadline: those
     /// requests, and whether the head may have seen them.
     pub fn tick(&mut self, now: Now) -> Vec<(Request, bool)> {
-        if self.pending.is_empty() || self.unsent < self.next || now.steady_us < self.resend_at {
+        let resends = self.unsent >= self.next && now.steady_us >= self.resend_at;
+        if self.pending.is_empty() || !(resends || now.steady_us >= self.earliest) {
             return Vec::new();
         }
         let mut given_up = Vec::new();
@@ -206,6 +229,11 @@ impl Line {
         }
         self.bytes -= given_up.iter().map(|(request, _)| request.op.size()).sum::<usize>();
         self.drop_settled();
+        let deadlines = self.pending.iter().filter_map(|pending| pending.request.as_ref());
+        self.earliest = deadlines.map(|request| request.deadline_us).min().unwrap_or(Micros::MAX);
+        if !resends {
+            return given_up;
+        }
         self.unsent = self.base();
         self.resend_us = (self.resend_us * 2).min(self.settings.resend_us * 10);
         self.resend_at = now.steady_us + self.resend_us;

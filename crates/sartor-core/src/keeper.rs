@@ -93,6 +93,17 @@ pub enum Write {
     Clear,
 }
 
+impl Write {
+    /// About how many bytes it holds.
+    pub fn size(&self) -> usize {
+        match self {
+            Write::Put { key, value, .. } => key.len() + value.len(),
+            Write::Delete { key } => key.len(),
+            Write::Clear => 0,
+        }
+    }
+}
+
 impl Writes {
     /// All of them.
     pub fn as_slice(&self) -> &[Write] {
@@ -134,6 +145,8 @@ pub struct Keeper {
     deletes: Deletes,
     arena: BytesMut,
     limits: KeeperLimits,
+    /// The store failed once: what it holds is not known any more.
+    broken: Option<DataletError>,
 }
 
 /// An operation on one key, decided or not for us to decide.
@@ -161,6 +174,7 @@ impl Keeper {
             deletes: Deletes::default(),
             arena: BytesMut::new(),
             limits,
+            broken: None,
         }
     }
 
@@ -182,8 +196,15 @@ impl Keeper {
         self
     }
 
-    /// Runs one task.
+    /// Runs one task. Once the store has failed it is not asked again.
     pub fn run(&mut self, now: Now, task: Task) -> Done {
+        if let Some(error) = &self.broken {
+            let request = match task {
+                Task::Evaluate(request, _) | Task::Read(request) => Some(request),
+                Task::Apply(_) | Task::Expire(..) => None,
+            };
+            return broken(request, error);
+        }
         match task {
             Task::Evaluate(request, epoch) => self.evaluate(now, request, epoch),
             Task::Read(request) => self.read(now, request),
@@ -191,14 +212,20 @@ impl Keeper {
                 let position = entry.position;
                 match self.apply(entry) {
                     Ok(()) => Done::Applied(position),
-                    Err(error) => broken(None, &error),
+                    Err(error) => self.fail(None, error),
                 }
             }
             Task::Expire(epoch, limit) => match self.expire(now, epoch, limit) {
                 Ok((entry, more)) => Done::Expired(entry, more),
-                Err(error) => broken(None, &error),
+                Err(error) => self.fail(None, error),
             },
         }
+    }
+
+    fn fail(&mut self, request: Option<Request>, error: DataletError) -> Done {
+        let done = broken(request, &error);
+        self.broken = Some(error);
+        done
     }
 
     /// A number that two replicas share when they hold the same records, versions included.
@@ -233,7 +260,7 @@ impl Keeper {
             },
             Op::Batch(batch) => self.decide_batch(now, batch, position),
             Op::Clear => self.clear(position).map(|()| (Outcome::Done, Some(Writes::One(Write::Clear)))),
-            other => self.survey(now, other).map(|outcome| (outcome, None)),
+            other => self.survey(now, other, true).map(|outcome| (outcome.unwrap_or(Outcome::Nil), None)),
         };
         match decided {
             Ok((outcome, writes)) => {
@@ -243,7 +270,7 @@ impl Keeper {
                 }
                 Done::Evaluated(request, outcome, entry)
             }
-            Err(error) => broken(Some(request), &error),
+            Err(error) => self.fail(Some(request), error),
         }
     }
 
@@ -251,11 +278,11 @@ impl Keeper {
         let outcome = match &request.op {
             Op::Key(key, action) => self.decide_key(now, key, action, None).map(outcome_of),
             Op::Batch(batch) => self.read_batch(now, batch),
-            other => self.survey(now, other).map(Some),
+            other => self.survey(now, other, false),
         };
         match outcome {
             Ok(outcome) => Done::Read(request, outcome),
-            Err(error) => broken(Some(request), &error),
+            Err(error) => self.fail(Some(request), error),
         }
     }
 
@@ -320,6 +347,7 @@ impl Keeper {
                 step if !budget.allows(step) => budget.refusal(),
                 Op::Key(key, action) => match self.decide_key(now, key, action, Some(position))? {
                     Verdict::Decided(outcome, write) => {
+                        budget.charge(write.as_ref().map_or(0, Write::size));
                         writes.extend(write);
                         outcome
                     }
@@ -330,7 +358,7 @@ impl Keeper {
                     writes.push(Write::Clear);
                     Outcome::Done
                 }
-                other => self.survey(now, other)?,
+                other => self.survey(now, other, true)?.unwrap_or(Outcome::Nil),
             };
             budget.spend(&outcome);
             outcomes.push(outcome);
@@ -345,7 +373,7 @@ impl Keeper {
             let outcome = match step {
                 step if !budget.allows(step) => Some(budget.refusal()),
                 Op::Key(key, action) => outcome_of(self.decide_key(now, key, action, None)?),
-                other => Some(self.survey(now, other)?),
+                other => self.survey(now, other, false)?,
             };
             let Some(outcome) = outcome else { return Ok(None) };
             budget.spend(&outcome);
@@ -354,28 +382,30 @@ impl Keeper {
         Ok(Some(Outcome::Many(outcomes)))
     }
 
-    /// Operations on the shard as a whole that change nothing.
-    fn survey(&mut self, now: Now, op: &Op) -> Result<Outcome, DataletError> {
+    /// Operations on the shard as a whole that change nothing; none if who orders must answer.
+    fn survey(&mut self, now: Now, op: &Op, orders: bool) -> Result<Option<Outcome>, DataletError> {
         match op {
-            Op::Len => Ok(Outcome::Integer(self.shelf.store.len()? as i64)),
-            Op::Scan(scan) => self.scan(now, scan),
+            Op::Len => Ok(Some(Outcome::Integer(self.shelf.store.len()? as i64))),
+            Op::Scan(scan) => self.scan(now, scan, orders),
             Op::Key(..) | Op::Batch(_) | Op::Clear | Op::Wait { .. } => {
-                Ok(Failure::outcome(FailureKind::Unsupported, "not allowed inside of a batch"))
+                Ok(Some(Failure::outcome(FailureKind::Unsupported, "not allowed inside of a batch")))
             }
         }
     }
 
-    fn scan(&mut self, now: Now, scan: &Scan) -> Result<Outcome, DataletError> {
+    fn scan(&mut self, now: Now, scan: &Scan, orders: bool) -> Result<Option<Outcome>, DataletError> {
         let mut cursor = scan.cursor.clone();
         let mut page = Page::new(scan.count as usize, 1 << 20);
         self.shelf.store.walk(&mut cursor, &mut page)?;
         let mut keys = Vec::with_capacity(page.pairs().len());
         for (key, stored) in page.into_pairs() {
-            if !self.shelf.meta_of(&key, &stored)?.0.is_dead(now.unix_ms) {
-                keys.push(key);
+            match self.shelf.meta_of(&key, &stored)?.0.is_dead(now.unix_ms) {
+                false => keys.push(key),
+                true if orders => {}
+                true => return Ok(None),
             }
         }
-        Ok(Outcome::Page(keys, cursor))
+        Ok(Some(Outcome::Page(keys, cursor)))
     }
 
     /// Whether a key is provably as it was when it was watched. A record tells its own version; that
@@ -448,25 +478,30 @@ impl Keeper {
     }
 }
 
-/// What the answers of a batch may still hold: a few words can ask for the same large value many times.
+/// What the answers and writes of a batch may still hold: a few words can ask for the same large value
+/// many times.
 struct Budget(usize);
 
 impl Budget {
     /// A step that answers with a value needs some of it; one that is refused has no effect.
     fn allows(&self, step: &Op) -> bool {
-        self.0 > 0 || !matches!(step, Op::Key(_, action) if action.answers_value())
+        self.0 > 0 || !matches!(step, Op::Key(_, action) if action.answers_value() || action.is_write())
     }
 
     fn spend(&mut self, outcome: &Outcome) {
         if let Outcome::Value(value) = outcome {
-            self.0 = self.0.saturating_sub(value.len().max(1));
+            self.charge(value.len().max(1));
         }
+    }
+
+    fn charge(&mut self, bytes: usize) {
+        self.0 = self.0.saturating_sub(bytes);
     }
 
     fn refusal(&self) -> Outcome {
         Failure::outcome(
             FailureKind::Invalid,
-            "the answers are too large for one request; ask for fewer keys",
+            "the answers or writes are too large for one request; ask for fewer keys",
         )
     }
 }

@@ -9,11 +9,12 @@
 //! `Stored` in, then one [`Event::Wake`], which sends what the turn collected.
 
 use crate::controlet::{AnyControlet, Input, MODES, Mode, Outbox, Settings, Status, View, mode};
+use crate::coordinator::COORDINATOR;
 use crate::coordinator::agent::Agent;
 use crate::forward::{Answers, ForwardSettings, Forwards, Inbound, Line};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
 use crate::keeper::{Done, Task};
-use crate::operation::{Failure, FailureKind, From, Outcome, Request, SessionId};
+use crate::operation::{Consistency, Failure, FailureKind, From, Outcome, Request, SessionId};
 use crate::routing::map::{ClusterMap, Member, Shard};
 use crate::session::{Sessions, Way};
 use crate::time::{Micros, Now};
@@ -235,7 +236,7 @@ impl Node {
             self.reply(from, Way::Near, shard, outcome, position, out);
         }
         for (request, outcome, position) in outbox.effects.reads.drain(..) {
-            if self.has_turned(&request) {
+            if self.must_turn(&request, position) {
                 self.turn_away(request, out);
             } else {
                 self.reply(request.from, Way::Near, shard, outcome, position, out);
@@ -247,10 +248,13 @@ impl Node {
         self.outbox = outbox;
     }
 
-    /// Whether an earlier read of the same connection went from near to away.
-    fn has_turned(&mut self, request: &Request) -> bool {
+    /// Whether an earlier read of the same connection went from near to away, so that this one's
+    /// answer may be older than what the connection has seen or will.
+    fn must_turn(&mut self, request: &Request, position: Position) -> bool {
         let From::Session { session, .. } = request.from else { return false };
-        self.sessions.is_open(session) && self.sessions.lane(session, request.shard).has_turned()
+        request.consistency == Consistency::Mode
+            && self.sessions.is_open(session)
+            && self.sessions.lane(session, request.shard).must_turn(position)
     }
 
     /// A read that was near is the head's after all.
@@ -293,7 +297,7 @@ impl Node {
 
     fn on_frame(&mut self, now: Now, frame: Bytes, out: &mut Actions) {
         let Ok((header, payload)) = Header::parse(frame.clone()) else { return };
-        if header.kind == Kind::Welcome {
+        if header.kind == Kind::Welcome && header.from == COORDINATOR {
             if let Some(map) = self.agent.as_mut().and_then(|agent| agent.on_welcome(now, payload)) {
                 self.adopt(now, Arc::new(map), out);
             }

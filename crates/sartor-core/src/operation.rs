@@ -81,12 +81,12 @@ pub enum Op {
     Clear,
     /// A page of keys.
     Scan(Scan),
-    /// Answer when `copies` other replicas have the connection's last write, or when time is up,
-    /// with how many have it.
+    /// Answer how many other replicas have all that the connection has seen: when `copies` have it, or
+    /// soon anyway, so that who wants to wait longer asks again.
     Wait {
         /// Replicas wanted beside the one that ordered the write.
         copies: u16,
-        /// How long at most; 0 is for ever, which the request's deadline bounds.
+        /// How long at most.
         timeout_ms: u64,
     },
 }
@@ -289,7 +289,10 @@ impl Op {
             Op::Key(key, Action::Set(set)) => key.len() + set.value.len(),
             Op::Key(key, Action::Append(value) | Action::SetRange(_, value)) => key.len() + value.len(),
             Op::Key(key, _) => key.len(),
-            Op::Batch(batch) => batch.steps.iter().map(|step| 64 + step.size()).sum(),
+            Op::Batch(batch) => {
+                let watched: usize = batch.watched.iter().map(|(key, _)| 64 + key.len()).sum();
+                watched + batch.steps.iter().map(|step| 64 + step.size()).sum::<usize>()
+            }
             Op::Len | Op::Clear | Op::Scan(_) | Op::Wait { .. } => 0,
         }
     }

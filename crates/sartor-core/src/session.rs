@@ -120,9 +120,10 @@ impl Lane {
         self.near == 0 && !self.parked.is_empty()
     }
 
-    /// Whether an earlier near read went away, so that later ones must follow it.
-    pub fn has_turned(&self) -> bool {
-        self.away > 0
+    /// Whether a near read's answer from this place comes too late: an earlier one went away, and will
+    /// tell, or has told, of a newer place.
+    pub fn must_turn(&self, position: Position) -> bool {
+        self.away > 0 || position < self.seen
     }
 
     /// The parked requests in order, to be admitted again.
@@ -180,7 +181,7 @@ mod tests {
         lane.admit(request(0, Action::Get), all_near);
         lane.admit(request(1, Action::Get), all_near);
         assert!(!lane.turn(), "nothing is parked");
-        assert!(lane.has_turned());
+        assert!(lane.must_turn(at(9)));
         assert!(lane.admit(request(2, Action::Get), all_near).is_none(), "not before the second read");
         assert!(lane.turn());
         let parked = lane.take_parked();

@@ -15,5 +15,5 @@ pub struct Now {
 
 /// Milliseconds as microseconds.
 pub const fn millis(ms: u64) -> Micros {
-    ms * 1000
+    ms.saturating_mul(1000)
 }

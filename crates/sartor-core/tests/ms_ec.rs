@@ -120,19 +120,37 @@ fn a_secondary_reads_what_the_connection_may_see() {
 }
 
 #[test]
-fn the_slowest_is_cut_off_where_memory_ends() {
+fn a_full_stream_holds_requests_back_and_the_silent_are_cut_off() {
     let settings = Settings { stream_bytes_max: 1000, ..Settings::default() };
     let mut primary = replica(0, settings);
     for sequence in 1..=5 {
         ordered(&mut primary, 0, sequence, 300);
         step(&mut primary, 0, Input::Peer(NodeId(1), Message::Ack(position(sequence))));
-        let out = step(&mut primary, 0, Input::Wake);
-        let cut = out.sends.contains(&(NodeId(2), Message::Cut));
-        assert_eq!(cut, sequence == 4, "node 2 acknowledges nothing: {sequence}");
     }
+    assert!(!entries_to(&step(&mut primary, 0, Input::Wake), 2).is_empty(), "it gets its chance first");
+    let held = step(&mut primary, 1, Input::Request(request(key(Action::Get), 0)));
+    assert!(held.effects.tasks.is_empty(), "memory has ended");
+    let cut = |out: &Outbox<Message>| out.sends.contains(&(NodeId(2), Message::Cut));
+    assert!(!cut(&step(&mut primary, 1999, Input::Wake)));
+    let end = step(&mut primary, 2000, Input::Wake);
+    assert!(cut(&end), "node 2 acknowledged nothing for two seconds");
+    assert!(matches!(&end.effects.tasks[..], [.., Task::Evaluate(..)]), "what was held goes on");
     let mut secondary = replica(2, settings);
     step(&mut secondary, 0, Input::Peer(PRIMARY, Message::Cut));
     assert!(secondary.status().lost && !secondary.takes(&request(key(Action::Get), 0)));
+}
+
+#[test]
+fn frames_that_no_replica_would_send_do_no_harm() {
+    let mut primary = replica(0, Settings::default());
+    ordered(&mut primary, 0, 1, 10);
+    let frame = entries_to(&step(&mut primary, 0, Input::Wake), 1).remove(0);
+    let forged = step(&mut primary, 0, Input::Peer(PRIMARY, Message::Entries(frame)));
+    assert!(forged.effects.tasks.is_empty(), "the primary follows nobody");
+    let far = Position { epoch: Epoch(1), sequence: u64::MAX };
+    step(&mut primary, 0, Input::Peer(NodeId(1), Message::Ack(far)));
+    let again = step(&mut primary, 300, Input::Wake);
+    assert_eq!(entries_to(&again, 1).len(), 1, "what it cannot have is not acknowledged");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //!  peers ─▶ link ─────────▶ ┘   around one core Node  └─▶ stores
 //! ```
 
+pub mod client;
 pub mod clock;
 pub mod config;
 pub mod coordinator;

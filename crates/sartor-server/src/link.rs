@@ -181,7 +181,13 @@ impl Links {
 
     /// Accepts whoever waits.
     pub fn accept(&mut self, registry: &Registry) {
-        while let Some(Ok((stream, _))) = self.listener.as_ref().map(TcpListener::accept) {
+        loop {
+            let stream = match self.listener.as_ref().map(TcpListener::accept) {
+                Some(Ok((stream, _))) => stream,
+                Some(Err(error)) if error.kind() == ErrorKind::Interrupted => continue,
+                // Peers try again by themselves.
+                _ => return,
+            };
             self.add_incoming(registry, Incoming { stream, buffer: BytesMut::new(), greeted: false });
         }
     }

@@ -85,7 +85,7 @@ pub const SETTINGS: &[Setting] = &[
         3_600_000,
         "how long half a request, or answers that are not read, may last, ms",
     ),
-    setting("idle-timeout-ms", 0, 0, u64::MAX, "how long a connection may be idle, ms; 0 is for ever"),
+    setting("idle-timeout-ms", 0, 0, 1 << 40, "how long a connection may be idle, ms; 0 is for ever"),
     setting(
         "exec-across-shards",
         1,

@@ -3,19 +3,20 @@
 //! A turn: wait; read every ready socket once and run what came; run the stores; wake the node, which
 //! sends what the turn collected; write every socket once.
 
+use crate::client::{Client, READ_BYTES};
 use crate::clock;
 use crate::front::admin::client_line;
 use crate::front::connection::Connection;
 use crate::front::plan::{Ask, Cursors, Env, KillBy};
 use crate::link::{Handover, KINDS, Links, OUT};
 use crate::node::{News, Shared};
-use crate::resp::parse::{Args, Parsed, Parser};
+use crate::resp::parse::{Args, Parsed};
 use crate::resp::reply::Reply;
 use crate::settings::Name;
 use crate::stats::add;
 use crate::status::CoordinatorNews;
 use bytes::{Bytes, BytesMut};
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use sartor_core::coordinator::agent::{Agent, AgentSettings};
 use sartor_core::coordinator::{COORDINATOR, Heartbeat};
@@ -39,9 +40,9 @@ const WAKER: Token = Token(KINDS);
 const PEERS: Token = Token(2 * KINDS);
 const CLIENT: usize = 1;
 
-const READ_BYTES: usize = 64 << 10;
-/// Replies that wait for a client to read them, before its next requests are looked at.
-const OUTPUT_SOFT_MAX: usize = 1 << 20;
+/// Tasks that one pass of the stores may hold: a few words can ask for large writes, and who orders
+/// must see how full it is before it takes more.
+const TASKS_MAX: usize = 16;
 const CHORES_EVERY_US: Micros = millis(100);
 /// The coordinator is away when it was not heard for so long.
 const COORDINATOR_SILENT_US: Micros = millis(1000);
@@ -85,30 +86,6 @@ impl Mailbox {
     }
 }
 
-/// A client's socket and what belongs to it.
-struct Client {
-    stream: TcpStream,
-    buffer: BytesMut,
-    parser: Parser,
-    connection: Connection,
-    /// There may be more to read.
-    readable: bool,
-    /// It has closed its side, or an error waits to be read.
-    ended: bool,
-    written: usize,
-    /// A request that waits until earlier ones are answered.
-    held: Option<Args>,
-    /// Complete requests were left because of a limit.
-    stalled: bool,
-    /// In the list of those that go on without a new event.
-    queued: bool,
-    /// In the list of those with something to write.
-    dirty: bool,
-    charged: usize,
-    last_read: Micros,
-    last_progress: Micros,
-}
-
 /// An event loop.
 pub struct Worker {
     me: WorkerId,
@@ -137,6 +114,7 @@ pub struct Worker {
     spare: BytesMut,
     charged: usize,
     chores_at: Micros,
+    accept_again: bool,
     counts: Counts,
 }
 
@@ -192,6 +170,7 @@ impl Worker {
             spare: BytesMut::new(),
             charged: 0,
             chores_at: 0,
+            accept_again: false,
             counts: Counts::default(),
             shared,
         })
@@ -212,7 +191,7 @@ impl Worker {
     }
 
     fn timeout(&self, now: Now) -> Duration {
-        if !self.again.is_empty() {
+        if !self.again.is_empty() || !self.actions.replies.is_empty() {
             return Duration::ZERO;
         }
         let wake_at = self.node.wake_at().unwrap_or(Micros::MAX).min(self.chores_at);
@@ -339,7 +318,20 @@ impl Worker {
     }
 
     fn accept(&mut self, now: Now) {
-        while let Ok((mut stream, addr)) = self.listener.accept() {
+        loop {
+            let (mut stream, addr) = match self.listener.accept() {
+                Ok(accepted) => accepted,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) =>
+                {
+                    continue;
+                }
+                Err(error) => {
+                    // Out of file descriptors: who waits is not announced again, so we ask again.
+                    self.accept_again = error.kind() != ErrorKind::WouldBlock;
+                    return;
+                }
+            };
             if self.clients.len() - self.free.len() >= self.shared.settings.size(Name::ClientsMax) {
                 let _ = stream.write(b"-ERR max number of clients reached (clients-max)\r\n");
                 add(&self.shared.stats.rejected, 1);
@@ -364,22 +356,8 @@ impl Worker {
             self.next_id += 1;
             self.generations[index] = self.generations[index].wrapping_add(1);
             let session = SessionId { index: index as u32, generation: self.generations[index] };
-            self.clients[index] = Some(Client {
-                stream,
-                buffer: BytesMut::new(),
-                parser: Parser::default(),
-                connection: Connection::new(session, self.next_id, addr.to_string()),
-                readable: true,
-                ended: false,
-                written: 0,
-                held: None,
-                stalled: false,
-                queued: false,
-                dirty: false,
-                charged: 0,
-                last_read: now.steady_us,
-                last_progress: now.steady_us,
-            });
+            let connection = Connection::new(session, self.next_id, addr.to_string());
+            self.clients[index] = Some(Client::new(stream, connection, now));
             add(&self.shared.stats.connections, 1);
             add(&self.shared.stats.clients, 1);
         }
@@ -426,7 +404,11 @@ impl Worker {
         }
         let mark = out > 0 || client.connection.closing;
         let goes_on = client.goes_on(self.shared.settings.size(Name::PipelineMax));
+        let broken = client.broken;
         self.clients[index] = Some(client);
+        if broken {
+            return self.close(index);
+        }
         if mark {
             self.mark_dirty(index);
         }
@@ -458,7 +440,11 @@ impl Worker {
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => client.readable = false,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(_) => return false,
+            Err(_) => {
+                // Nobody will read the answers.
+                client.broken = true;
+                return false;
+            }
         }
         true
     }
@@ -467,7 +453,7 @@ impl Worker {
     fn run_requests(&mut self, now: Now, client: &mut Client) {
         let pipeline_max = self.shared.settings.size(Name::PipelineMax);
         let mut args = std::mem::take(&mut self.args);
-        client.stalled = true;
+        let was_stalled = std::mem::replace(&mut client.stalled, true);
         while !client.is_blocked(pipeline_max) {
             let parsed = match client.held.take() {
                 Some(held) => {
@@ -478,14 +464,20 @@ impl Worker {
             };
             match parsed {
                 Parsed::Incomplete => {
+                    if was_stalled {
+                        // It was us who did not read.
+                        client.last_read = now.steady_us;
+                    }
                     client.stalled = false;
                     break;
                 }
                 Parsed::Request if args.is_empty() => {}
-                Parsed::Request if client.connection.must_wait(&args) => client.held = Some(args.clone()),
+                Parsed::Request | Parsed::Inline if client.connection.must_wait(&args) => {
+                    client.held = Some(args.clone());
+                }
                 Parsed::Request => self.command(now, client, &args),
                 Parsed::Inline => self.inline(now, client, &args),
-                Parsed::TooLarge(text) => client.connection.error(&format!("ERR {text}")),
+                Parsed::TooLarge(text) => client.connection.refuse(&format!("ERR {text}")),
                 Parsed::Broken(text) => {
                     client.connection.error(&format!("ERR {text}"));
                     client.connection.closing = true;
@@ -533,6 +525,9 @@ impl Worker {
         for request in self.requests.drain(..) {
             self.node.step(now, Event::Request(request), &mut self.actions);
         }
+        if self.actions.tasks.len() >= TASKS_MAX {
+            self.run_stores(now);
+        }
         if let Some(ask) = ask {
             self.ask(client, &ask);
         }
@@ -546,7 +541,7 @@ impl Worker {
                 self.clients.iter().flatten().for_each(|other| lines += &client_line(&other.connection));
                 reply.bulk(lines.as_bytes());
             }
-            Ask::ClientKill(by) => {
+            Ask::ClientKill(by, counts) => {
                 let fits = |c: &Connection| match by {
                     KillBy::Id(id) => c.id == *id,
                     KillBy::Addr(addr) => c.addr == *addr,
@@ -555,16 +550,17 @@ impl Worker {
                 if fits(&client.connection) {
                     client.connection.closing = true;
                 }
-                match found {
-                    Some(index) => {
-                        if let Some(other) = &mut self.clients[index] {
-                            other.connection.closing = true;
-                        }
-                        self.mark_dirty(index);
-                        reply.simple("OK");
+                if let Some(index) = found {
+                    if let Some(other) = &mut self.clients[index] {
+                        other.connection.closing = true;
                     }
-                    None if client.connection.closing => reply.simple("OK"),
-                    None => reply.error("ERR No such client"),
+                    self.mark_dirty(index);
+                }
+                let killed = found.is_some() || client.connection.closing;
+                match (counts, killed) {
+                    (true, killed) => reply.integer(i64::from(killed)),
+                    (false, true) => reply.simple("OK"),
+                    (false, false) => reply.error("ERR No such client"),
                 }
             }
             Ask::Status => match self.map.as_ref().map(|map| self.shared.status(map)) {
@@ -602,13 +598,19 @@ impl Worker {
                 node: self.me.node.0,
                 port: 0,
             };
-            client.connection.on_reply(reply.tag, reply.outcome, &mut env);
+            client.connection.on_reply(reply.tag, reply.outcome, &mut env, &mut self.requests);
             if !client.dirty {
                 client.dirty = true;
                 self.dirty.push(index);
             }
+            for request in self.requests.drain(..) {
+                self.node.step(now, Event::Request(request), &mut self.actions);
+            }
         }
-        self.actions.replies = replies;
+        // The list goes back with its room, unless answers to a WAIT's next question are there already.
+        if self.actions.replies.is_empty() {
+            self.actions.replies = replies;
+        }
     }
 
     fn mark_dirty(&mut self, index: usize) {
@@ -647,7 +649,10 @@ impl Worker {
         for index in std::mem::take(&mut self.dirty) {
             let Some(Some(client)) = self.clients.get_mut(index) else { continue };
             client.dirty = false;
-            let open = write(client, now, &mut self.counts.bytes_out);
+            let open = client.write(now, &mut self.counts.bytes_out);
+            let bytes = client.bytes();
+            self.charged = self.charged + bytes - client.charged;
+            client.charged = bytes;
             let waits = client.connection.out.len() - client.written;
             let too_much = waits > self.shared.settings.size(Name::OutputBytesMax);
             let done = client.connection.closing && waits == 0 && client.connection.in_flight() == 0;
@@ -663,7 +668,7 @@ impl Worker {
 
     /// Keeps the sum of all buffers.
     fn charge(&mut self, client: &mut Client) {
-        let now = client.buffer.len() + client.connection.out.len();
+        let now = client.bytes();
         self.charged = self.charged + now - client.charged;
         client.charged = now;
     }
@@ -682,13 +687,18 @@ impl Worker {
     /// What is done now and then: timeouts, and news of the cluster.
     fn chores(&mut self, now: Now) {
         self.chores_at = now.steady_us + CHORES_EVERY_US;
+        if self.accept_again {
+            self.accept(now);
+        }
+        self.links.accept(self.poll.registry());
         let stall = millis(self.shared.settings.get(Name::StallTimeoutMs));
         let idle = self.shared.settings.get(Name::IdleTimeoutMs);
         for index in 0..self.clients.len() {
             let Some(client) = &mut self.clients[index] else { continue };
             let silent = now.steady_us.saturating_sub(client.last_read);
-            let half_a_request =
-                client.parser.is_inside(&client.buffer) && client.connection.in_flight() == 0;
+            let half_a_request = !client.stalled
+                && client.parser.is_inside(&client.buffer)
+                && client.connection.in_flight() == 0;
             let unread = client.connection.out.len() > client.written;
             let stuck = now.steady_us.saturating_sub(client.last_progress) > stall;
             let is_idle = idle > 0 && silent > millis(idle) && client.connection.in_flight() == 0;
@@ -723,46 +733,6 @@ impl Worker {
             add(&stats.misses, counts.misses);
         }
     }
-}
-
-impl Client {
-    /// Whether its next request must wait: for answers, or for the client to read them.
-    fn is_blocked(&self, pipeline_max: usize) -> bool {
-        let in_flight = self.connection.in_flight();
-        self.connection.closing
-            || in_flight >= self.connection.window(pipeline_max)
-            || (self.held.is_some() && in_flight > 0)
-            || self.connection.out.len() - self.written > OUTPUT_SOFT_MAX
-    }
-
-    /// Whether something can be done for it without a new event.
-    fn goes_on(&self, pipeline_max: usize) -> bool {
-        (self.stalled || self.readable) && !self.is_blocked(pipeline_max)
-    }
-}
-
-/// Writes once; false when the connection is broken.
-fn write(client: &mut Client, now: Now, bytes_out: &mut u64) -> bool {
-    let out = &mut client.connection.out;
-    if client.written < out.len() {
-        match client.stream.write(&out[client.written..]) {
-            Ok(written) => {
-                client.written += written;
-                client.last_progress = now.steady_us;
-                *bytes_out += written as u64;
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(_) => return false,
-        }
-    }
-    if client.written == out.len() {
-        client.written = 0;
-        out.clear();
-        if out.capacity() > READ_BYTES {
-            *out = Vec::new();
-        }
-    }
-    true
 }
 
 fn heartbeat(shared: &Shared) -> Heartbeat {

@@ -7,22 +7,23 @@
 //! - Every living replica holds what the history says up to its position; with a living primary, all
 //!   of it. Nothing stays unanswered in a healed network.
 
-use crate::client::Asked;
+use crate::client::{Asked, TIMEOUT_US};
+use crate::plan::FaultKind;
 use crate::world::{Record, World};
 use bytes::{Bytes, BytesMut};
-use sartor_core::datalet::Cursor;
 use sartor_core::ids::{Epoch, Position, ShardId};
-use sartor_core::keeper::{Done, Task, Write};
-use sartor_core::operation::{
-    Action, Batch, Consistency, Context, FailureKind, From, Old, Op, Outcome, Request, Scan, SessionId,
-    Version, evaluate,
-};
-use sartor_core::time::Now;
+use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task, Write};
+use sartor_core::operation::{Action, Batch, Context, FailureKind, Old, Op, Outcome, Version, evaluate};
+use sartor_core::time::{Micros, Now, millis};
 use std::collections::BTreeMap;
+
+/// What stores and turns may add to a deadline.
+const SLACK_US: Micros = millis(1000);
 
 /// Checks everything.
 pub fn check(world: &mut World) -> Result<(), String> {
     answered(world)?;
+    timely(world)?;
     monotonic(world)?;
     at_most_once(world)?;
     truthful(world)?;
@@ -30,7 +31,7 @@ pub fn check(world: &mut World) -> Result<(), String> {
 }
 
 /// What a key held.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Held {
     value: Bytes,
     deadline_ms: Option<u64>,
@@ -65,6 +66,18 @@ fn answered(world: &World) -> Result<(), String> {
         }
         if let Some(tag) = client.asked.iter().position(|asked| asked.answer.is_none()) {
             return Err(format!("{session:?} never got an answer to {tag}: {:?}", client.asked[tag]));
+        }
+    }
+    Ok(())
+}
+
+/// Where nothing stood still, a request is answered or given up in time.
+fn timely(world: &World) -> Result<(), String> {
+    let paused = world.plan.faults.iter().any(|fault| matches!(fault.kind, FaultKind::Pause(_)));
+    for asked in world.clients.iter().flat_map(|client| &client.asked).filter(|_| !paused) {
+        let (from, to) = asked.times;
+        if asked.answer.is_some() && to > from + TIMEOUT_US + SLACK_US {
+            return Err(format!("was answered after {} ms: {asked:?}", (to - from) / 1000));
         }
     }
     Ok(())
@@ -184,10 +197,14 @@ fn verify(
     }
     let mut wrong = Ok(());
     for (state, unix_ms, until) in explanations {
-        let Some(expected) = expected(asked, state, unix_ms) else { return Ok(()) };
-        let differs = expected != *outcome;
+        let mut after = state.clone();
+        let Some(expected) = expected(asked, &mut after, unix_ms) else { return Ok(()) };
+        // What changed something is in the history, at its own place.
+        let vanished = unix_ms.is_none() && after != state;
+        let differs = expected != *outcome || vanished;
         wrong = match &asked.op {
             Op::Batch(batch) if !differs => unchanged(batch, history, until),
+            _ if vanished => Err("something was answered that never took effect".into()),
             _ if differs => Err(format!("the answer would be {expected:?}")),
             _ => Ok(()),
         };
@@ -199,17 +216,20 @@ fn verify(
 }
 
 /// What the model answers; none where any answer will do.
-fn expected(asked: &Asked, mut state: Model, unix_ms: Option<u64>) -> Option<Outcome> {
+fn expected(asked: &Asked, state: &mut Model, unix_ms: Option<u64>) -> Option<Outcome> {
     let (outcome, position) = asked.answer.as_ref()?;
     match &asked.op {
         Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } => None,
         Op::Batch(_) if *outcome == Outcome::Aborted => None,
-        Op::Key(key, action) => Some(answer(&mut state, key, action, unix_ms, *position)),
+        Op::Key(key, action) => Some(answer(state, key, action, unix_ms, *position)),
         Op::Len => Some(Outcome::Integer(state.len() as i64)),
-        Op::Clear => Some(Outcome::Done),
+        Op::Clear => {
+            state.clear();
+            Some(Outcome::Done)
+        }
         Op::Batch(batch) => {
             let steps = batch.steps.iter().map(|step| match step {
-                Op::Key(key, action) => answer(&mut state, key, action, unix_ms, *position),
+                Op::Key(key, action) => answer(state, key, action, unix_ms, *position),
                 _ => Outcome::Nil,
             });
             Some(Outcome::Many(steps.collect()))
@@ -276,10 +296,14 @@ fn converged(world: &mut World) -> Result<(), String> {
         let primary_lives = shard.members.first().is_some_and(|primary| alive(&primary));
         let members: Vec<_> = shard.members.iter().filter(alive).copied().collect();
         for member in members {
+            let node = world.machines[usize::from(member.node.0)].node.as_ref();
+            // One that was cut off because memory ended stays behind until it is filled anew.
+            let lost =
+                node.is_some_and(|node| node.statuses().any(|(id, status)| id == shard.id && status.lost));
             let keeper = world.machines[usize::from(member.node.0)].stores.get_mut(shard.id);
             let keeper = keeper.ok_or(format!("node {} never opened shard {}", member.node.0, shard.id.0))?;
             let place = keeper.position().sequence;
-            if primary_lives && place != history.len() as u64 {
+            if primary_lives && !lost && place != history.len() as u64 {
                 return Err(format!(
                     "shard {} on node {} stays at {place} of {}",
                     shard.id.0,
@@ -287,14 +311,12 @@ fn converged(world: &mut World) -> Result<(), String> {
                     history.len()
                 ));
             }
-            let mut model = Model::new();
-            history.iter().take(place as usize).for_each(|record| apply(&mut model, record));
-            let holds = contents(keeper);
-            let wants: BTreeMap<_, _> = model.into_iter().map(|(key, held)| (key, held.value)).collect();
+            let holds = keeper.digest().map_err(|error| error.to_string())?;
+            let wants = replay(&history[..place as usize])?;
             if holds != wants {
+                let (shard, node) = (shard.id.0, member.node.0);
                 return Err(format!(
-                    "shard {} on node {} at {place} holds {holds:?}, not {wants:?}",
-                    shard.id.0, member.node.0
+                    "shard {shard} on node {node} at {place} holds other records than were ordered"
                 ));
             }
         }
@@ -302,34 +324,14 @@ fn converged(world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
-fn contents(keeper: &mut sartor_core::keeper::Keeper) -> BTreeMap<Bytes, Bytes> {
-    let (mut cursor, mut all) = (Cursor::Start, BTreeMap::new());
-    while cursor != Cursor::End {
-        let Some(Outcome::Page(keys, next)) = read(keeper, Op::Scan(Scan { cursor, count: 100 })) else {
-            break;
-        };
-        cursor = next;
-        for key in keys {
-            if let Some(Outcome::Value(value)) = read(keeper, Op::Key(key.clone(), Action::Get)) {
-                all.insert(key, value);
-            }
+/// The digest of a replica that applied exactly these entries.
+fn replay(history: &[Record]) -> Result<u64, String> {
+    let store = Box::new(sartor_datalets::tree::Tree::default());
+    let mut keeper = Keeper::enveloped(store, KeeperLimits::default());
+    for record in history {
+        if let Done::Broken(_, failure) = keeper.run(Now::default(), Task::Apply(record.entry.clone())) {
+            return Err(failure.text.into_owned());
         }
     }
-    all
-}
-
-/// Reads with a clock so early that nothing is past its deadline.
-fn read(keeper: &mut sartor_core::keeper::Keeper, op: Op) -> Option<Outcome> {
-    let request = Request {
-        from: From::Session { session: SessionId { index: 0, generation: 0 }, tag: 0 },
-        shard: ShardId(0),
-        op,
-        floor: Position::ZERO,
-        consistency: Consistency::Mode,
-        deadline_us: 0,
-    };
-    match keeper.run(Now::default(), Task::Read(request)) {
-        Done::Read(_, outcome) => outcome,
-        _ => None,
-    }
+    keeper.digest().map_err(|error| error.to_string())
 }

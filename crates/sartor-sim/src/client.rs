@@ -36,6 +36,8 @@ pub struct Asked {
     pub op: Op,
     /// The answer, and the place it was true at.
     pub answer: Option<(Outcome, Position)>,
+    /// When it was asked, and answered.
+    pub times: (Micros, Micros),
 }
 
 impl Client {
@@ -60,19 +62,26 @@ impl Client {
     pub fn ask(&mut self, random: &mut Random, map: &ClusterMap, now: Micros, unique: u64) -> Request {
         let (shard, op) = self.operation(random, map, unique);
         let tag = self.asked.len() as u32;
-        self.asked.push(Asked { shard, op: op.clone(), answer: None });
+        self.asked.push(Asked { shard, op: op.clone(), answer: None, times: (now, 0) });
         let consistency = Consistency::Mode;
         let from = From::Session { session: self.session, tag };
         Request { from, shard, op, floor: Position::ZERO, consistency, deadline_us: now + TIMEOUT_US }
     }
 
     /// An answer came.
-    pub fn on_reply(&mut self, tag: u32, outcome: Outcome, position: Position) -> Result<(), String> {
+    pub fn on_reply(
+        &mut self,
+        tag: u32,
+        outcome: Outcome,
+        position: Position,
+        now: Micros,
+    ) -> Result<(), String> {
         let asked = self.asked.get_mut(tag as usize).ok_or("an answer to nothing")?;
         if let (Op::Key(key, Action::Version), Outcome::Version(version)) = (&asked.op, &outcome) {
             self.watched = Some((key.clone(), *version));
         }
         self.answered += 1;
+        asked.times.1 = now;
         match asked.answer.replace((outcome, position)) {
             None => Ok(()),
             Some(first) => Err(format!("request {tag} was answered twice: {first:?} and {:?}", asked.answer)),

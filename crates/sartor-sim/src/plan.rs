@@ -18,6 +18,8 @@ pub struct Plan {
     pub clients: u32,
     /// Whether stores finish later than they are asked.
     pub slow_stores: bool,
+    /// Bounds so small that they are reached.
+    pub tight: bool,
     /// The engine.
     pub datalet: &'static str,
     /// What goes wrong, in order of time.
@@ -73,6 +75,7 @@ impl Plan {
             copies,
             clients: random.between(3, 8) as u32,
             slow_stores: random.percent(50),
+            tight: random.percent(50),
             datalet: if random.percent(50) { "hash" } else { "tree" },
             faults: Vec::new(),
         };

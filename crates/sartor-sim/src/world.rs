@@ -259,7 +259,7 @@ impl World {
         for reply in actions.replies {
             let client = self.clients.iter_mut().rev().find(|client| client.session == reply.session);
             let Some(client) = client else { continue };
-            if let Err(error) = client.on_reply(reply.tag, reply.outcome, reply.position) {
+            if let Err(error) = client.on_reply(reply.tag, reply.outcome, reply.position, self.now_us) {
                 self.error = Some(error);
             }
         }
@@ -277,12 +277,20 @@ impl World {
     /// Runs the tasks that are there, in order; their ends are events of a later turn.
     fn run_stores(&mut self, node: u16) {
         let now = self.now(node);
-        let tasks = std::mem::take(&mut self.machines[usize::from(node)].tasks);
-        for (shard, task) in tasks {
+        let count = self.machines[usize::from(node)].tasks.len();
+        // A slow store stops between tasks.
+        let count =
+            if self.plan.slow_stores { self.random.between(1, count.max(1) as u64) as usize } else { count };
+        for _ in 0..count {
+            let Some((shard, task)) = self.machines[usize::from(node)].tasks.pop_front() else { return };
             let machine = &mut self.machines[usize::from(node)];
             let Some(done) = machine.stores.run(now, shard, task) else { continue };
             self.record(shard, &done, now.unix_ms);
             self.step(node, Event::Stored(shard, done));
+        }
+        if !self.machines[usize::from(node)].tasks.is_empty() {
+            let delay = if self.plan.slow_stores { self.random.below(3000) } else { 0 };
+            self.at(self.now_us + delay, Happening::Stores(node));
         }
     }
 
@@ -433,9 +441,26 @@ impl World {
         };
         let agent = Agent::new(heartbeat, AgentSettings::default());
         let me = WorkerId { node: NodeId(node), worker: 0 };
-        let settings = NodeSettings { modes: self.config.modes, ..NodeSettings::default() };
+        let settings = self.node_settings();
+        let machine = &mut self.machines[usize::from(node)];
         machine.node = Some(Node::new(me, machine.incarnation, settings, Some(agent)));
         self.plan_turn(node);
+    }
+
+    fn node_settings(&self) -> NodeSettings {
+        let mut settings = NodeSettings { modes: self.config.modes, ..NodeSettings::default() };
+        if self.plan.tight {
+            settings.controlet.batch_bytes_max = 100;
+            settings.controlet.window_bytes_max = 300;
+            settings.controlet.stream_bytes_max = 2000;
+            settings.controlet.expire_batch_max = 2;
+            settings.controlet.waiters_max = 2;
+            settings.forward.pending_max = 16;
+            settings.forward.batch_requests_max = 3;
+            settings.forward.batch_bytes_max = 200;
+            settings.forward.answers_bytes_max = 50;
+        }
+        settings
     }
 
     fn start_coordinator(&mut self) {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sartor_core::controlet::{AnyControlet, Input, Mode, Outbox, Settings, Status, View, ms_ec};
 use sartor_core::ids::Position;
 use sartor_core::keeper::{Done, Task, Write, Writes};
-use sartor_core::operation::{Failure, FailureKind, Outcome, Request};
+use sartor_core::operation::{Action, Failure, FailureKind, Op, Outcome, Request, Set};
 use sartor_core::time::{Micros, Now};
 use sartor_sim::{Config, run};
 
@@ -14,7 +14,7 @@ const SEEDS: u64 = 200;
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
-    /// A secondary answers connections that have seen more than it has.
+    /// A secondary answers connections that have seen more than it has, and claims to have it.
     ForgetsWhatWasSeen,
     /// A secondary judges by its own clock whether a record is past its deadline.
     JudgesExpiry,
@@ -28,6 +28,10 @@ enum Fault {
     NeverResends,
     /// A read of nothing now and then gives something.
     AnswersOutOfThinAir,
+    /// A plain SET is now and then answered and forgotten.
+    LosesSets,
+    /// Secondaries forget when records expire.
+    LosesDeadlines,
 }
 
 struct Broken {
@@ -49,6 +53,12 @@ impl Broken {
         }
         for task in tasks {
             if let Task::Apply(entry) = task
+                && let Writes::One(Write::Put { deadline_ms, .. }) = &mut entry.writes
+                && self.fault == Fault::LosesDeadlines
+            {
+                *deadline_ms = None;
+            }
+            if let Task::Apply(entry) = task
                 && let Writes::One(Write::Put { key, .. }) = &entry.writes
                 && self.fault == Fault::SkipsPuts
                 && self.strikes(40)
@@ -59,6 +69,11 @@ impl Broken {
     }
 
     fn spoil_replies(&mut self, out: &mut Outbox<Bytes>) {
+        for (request, _, position) in &mut out.effects.reads {
+            if self.fault == Fault::ForgetsWhatWasSeen {
+                *position = request.floor.max(*position);
+            }
+        }
         for (_, outcome, position) in &mut out.effects.replies {
             if self.fault == Fault::RefusesAfterTheEffect && *outcome == Outcome::Done && self.strikes(20) {
                 *outcome = Failure::outcome(FailureKind::Retry, "try again");
@@ -79,6 +94,12 @@ impl AnyControlet for Broken {
 
     fn step(&mut self, now: Now, input: Input<Bytes>, out: &mut Outbox<Bytes>) {
         let input = match input {
+            Input::Request(request)
+                if self.fault == Fault::LosesSets && is_plain_set(&request) && self.strikes(5) =>
+            {
+                out.effects.replies.push((request.from, Outcome::Done, request.floor));
+                return;
+            }
             Input::Stored(Done::Read(request, None)) if self.fault == Fault::JudgesExpiry => {
                 Input::Stored(Done::Read(request, Some(Outcome::Nil)))
             }
@@ -114,7 +135,7 @@ macro_rules! mode {
     };
 }
 
-static BROKEN: [Mode; 8] = [
+static BROKEN: [Mode; 10] = [
     mode!(None),
     mode!(ForgetsWhatWasSeen),
     mode!(JudgesExpiry),
@@ -123,7 +144,13 @@ static BROKEN: [Mode; 8] = [
     mode!(RefusesAfterTheEffect),
     mode!(NeverResends),
     mode!(AnswersOutOfThinAir),
+    mode!(LosesSets),
+    mode!(LosesDeadlines),
 ];
+
+fn is_plain_set(request: &Request) -> bool {
+    matches!(&request.op, Op::Key(_, Action::Set(Set { only_if: None, get: false, .. })))
+}
 
 #[test]
 fn every_fault_is_found() {

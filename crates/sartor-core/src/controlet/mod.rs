@@ -120,10 +120,15 @@ pub struct Settings {
     pub batch_bytes_max: usize,
     /// Bytes of entries on their way to one replica.
     pub window_bytes_max: usize,
-    /// Bytes of entries kept until all replicas have them; the slowest is cut off beyond that.
+    /// Bytes of entries kept until all replicas have them. Beyond that requests wait, and a replica
+    /// that acknowledges nothing for `cut_after_us` is cut off.
     pub stream_bytes_max: usize,
+    /// See `stream_bytes_max`.
+    pub cut_after_us: Micros,
     /// Requests that wait for replicas (WAIT).
     pub waiters_max: usize,
+    /// How long such a request waits before it is answered as it stands, to be asked again.
+    pub waiter_us: Micros,
 }
 
 impl Default for Settings {
@@ -135,7 +140,9 @@ impl Default for Settings {
             batch_bytes_max: 256 << 10,
             window_bytes_max: 4 << 20,
             stream_bytes_max: 64 << 20,
+            cut_after_us: millis(2000),
             waiters_max: 10_000,
+            waiter_us: millis(100),
         }
     }
 }

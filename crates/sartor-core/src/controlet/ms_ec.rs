@@ -19,6 +19,7 @@ use crate::keeper::{Done, Entry, Task};
 use crate::operation::{Consistency, From, Op, Outcome, Request};
 use crate::time::{Micros, Now, millis};
 use crate::wire::codec::{Malformed, Reader, Wire};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
@@ -48,6 +49,8 @@ pub struct MsEc {
     stream: Stream,
     followers: Vec<Follower>,
     waiters: Vec<Waiter>,
+    /// Requests that wait until the stream has room.
+    held: VecDeque<Request>,
     expire_at: Micros,
     /// Something to send at the end of the turn.
     dirty: bool,
@@ -60,6 +63,8 @@ struct Follower {
     acked: u64,
     /// When the entries on their way were sent, or some of them last acknowledged.
     progress_at: Micros,
+    /// When it last acknowledged something new, or began to be behind.
+    acked_at: Micros,
     cut: bool,
 }
 
@@ -102,6 +107,7 @@ impl MsEc {
             stream: Stream::starting_at(1),
             followers,
             waiters: Vec::new(),
+            held: VecDeque::new(),
             expire_at: 0,
             dirty: false,
         }
@@ -120,8 +126,23 @@ impl MsEc {
             out.tasks.push(Task::Read(request));
         } else if let Op::Wait { copies, timeout_ms } = request.op {
             self.on_wait(now, &request, usize::from(copies), timeout_ms, out);
+        } else if self.is_full() || !self.held.is_empty() {
+            // Who sent it has a bounded window, so this list is bounded too.
+            self.held.push_back(request);
         } else {
             out.tasks.push(Task::Evaluate(request, self.view.epoch));
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.stream.bytes() > self.settings.stream_bytes_max
+    }
+
+    /// Lets held requests go on once there is room.
+    fn release(&mut self, out: &mut Effects) {
+        if !self.is_full() {
+            let epoch = self.view.epoch;
+            out.tasks.extend(self.held.drain(..).map(|request| Task::Evaluate(request, epoch)));
         }
     }
 
@@ -167,6 +188,9 @@ impl MsEc {
             if follower.sent == follower.acked {
                 follower.progress_at = now.steady_us;
             }
+            if follower.acked + 1 == entry.position.sequence {
+                follower.acked_at = now.steady_us;
+            }
         }
         self.stream.push(entry);
         self.dirty = true;
@@ -178,6 +202,9 @@ impl MsEc {
         self.dirty = true;
         while !reader.is_empty() {
             let Ok(entry) = Entry::decode(&mut reader) else { return };
+            if entry.position.epoch != self.view.epoch {
+                return;
+            }
             if entry.position.sequence > self.submitted.sequence + 1 {
                 return; // A gap: the primary sends again what we do not acknowledge.
             }
@@ -190,10 +217,11 @@ impl MsEc {
 
     fn on_ack(&mut self, now: Now, from: NodeId, position: Position) {
         let Some(follower) = self.followers.iter_mut().find(|follower| follower.node == from) else { return };
-        if position.sequence > follower.acked {
+        if position.sequence > follower.acked && position <= self.applied {
             follower.acked = position.sequence;
             follower.sent = follower.sent.max(position.sequence);
             follower.progress_at = now.steady_us;
+            follower.acked_at = now.steady_us;
             self.dirty = true;
             self.trim();
         }
@@ -205,18 +233,20 @@ impl MsEc {
     }
 
     fn on_wait(&mut self, now: Now, request: &Request, copies: usize, timeout_ms: u64, out: &mut Effects) {
-        let limit =
-            if timeout_ms == 0 { Micros::MAX } else { now.steady_us.saturating_add(millis(timeout_ms)) };
-        let until = if self.waiters.len() < self.settings.waiters_max { limit } else { now.steady_us };
-        let until = until.min(request.deadline_us);
+        let is_full = self.waiters.len() >= self.settings.waiters_max;
+        let patience = if is_full { 0 } else { millis(timeout_ms).min(self.settings.waiter_us) };
+        let until = now.steady_us.saturating_add(patience).min(request.deadline_us);
         self.waiters.push(Waiter { from: request.from, copies, floor: request.floor, until });
         self.answer_waiters(now, out);
     }
 
     fn answer_waiters(&mut self, now: Now, out: &mut Effects) {
-        let followers = &self.followers;
+        let (followers, epoch) = (&self.followers, self.view.epoch);
         self.waiters.retain(|waiter| {
-            let have = |follower: &&Follower| !follower.cut && follower.acked >= waiter.floor.sequence;
+            // What was seen of a former epoch is lost if this one began empty: nobody has it.
+            let lost = waiter.floor.epoch != epoch && waiter.floor != Position::ZERO;
+            let has = |follower: &&Follower| follower.acked >= waiter.floor.sequence;
+            let have = |follower: &&Follower| !lost && !follower.cut && has(follower);
             let copies = followers.iter().filter(have).count();
             let waits = copies < waiter.copies && now.steady_us < waiter.until;
             if !waits {
@@ -242,27 +272,32 @@ impl MsEc {
             let cut = self.followers.iter().filter(|follower| follower.cut);
             out.sends.extend(cut.map(|follower| (follower.node, Message::Cut)));
         }
-        self.cut_off_the_slowest(out);
         for follower in self.followers.iter_mut().filter(|follower| !follower.cut) {
             follower.send(now, &self.stream, &self.settings, out);
         }
+        self.cut_off_the_silent(now, out);
+        self.release(&mut out.effects);
     }
 
-    /// Memory is bounded: whoever holds up the trimming of a full stream must be filled anew.
-    fn cut_off_the_slowest(&mut self, out: &mut Outbox<Message>) {
-        while self.stream.bytes() > self.settings.stream_bytes_max {
-            let living = self.followers.iter_mut().filter(|follower| !follower.cut);
-            let Some(slowest) = living.min_by_key(|follower| follower.acked) else { return };
-            slowest.cut = true;
-            out.sends.push((slowest.node, Message::Cut));
-            self.trim();
+    /// Memory is bounded: who holds up a full stream and does not get on must be filled anew.
+    fn cut_off_the_silent(&mut self, now: Now, out: &mut Outbox<Message>) {
+        if !self.is_full() {
+            return;
         }
+        for follower in self.followers.iter_mut().filter(|follower| !follower.cut) {
+            let behind = follower.acked + 1 < self.stream.next();
+            if behind && now.steady_us >= follower.acked_at + self.settings.cut_after_us {
+                follower.cut = true;
+                out.sends.push((follower.node, Message::Cut));
+            }
+        }
+        self.trim();
     }
 }
 
 impl Follower {
     fn new(node: NodeId) -> Follower {
-        Follower { node, sent: 0, acked: 0, progress_at: 0, cut: false }
+        Follower { node, sent: 0, acked: 0, progress_at: 0, acked_at: 0, cut: false }
     }
 
     fn send(&mut self, now: Now, stream: &Stream, settings: &Settings, out: &mut Outbox<Message>) {
@@ -296,12 +331,12 @@ impl Controlet for MsEc {
             Input::Request(request) => self.on_request(now, request, &mut out.effects),
             Input::Stored(done) => self.on_stored(now, done, &mut out.effects),
             Input::Peer(from, Message::Entries(entries)) => {
-                if from == self.primary() && !self.lost {
+                if from == self.primary() && !self.is_primary() && !self.lost {
                     self.on_entries(entries, &mut out.effects);
                 }
             }
             Input::Peer(from, Message::Ack(position)) => self.on_ack(now, from, position),
-            Input::Peer(from, Message::Cut) => self.lost |= from == self.primary(),
+            Input::Peer(from, Message::Cut) => self.lost |= from == self.primary() && !self.is_primary(),
             Input::Wake => self.on_wake(now, out),
         }
     }
@@ -315,7 +350,10 @@ impl Controlet for MsEc {
         }
         let resends = self.followers.iter().filter_map(|follower| follower.resend_at(&self.settings));
         let waits = self.waiters.iter().map(|waiter| waiter.until);
-        resends.chain(waits).chain([self.expire_at]).min()
+        let is_full = self.is_full();
+        let silent = self.followers.iter().filter(|follower| is_full && !follower.cut);
+        let cuts = silent.map(|follower| follower.acked_at + self.settings.cut_after_us);
+        resends.chain(waits).chain(cuts).chain([self.expire_at]).min()
     }
 
     fn status(&self) -> Status {

@@ -2,6 +2,7 @@
 
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::routing::map::{ClusterMap, Member, NodeEntry, Shard, Table};
+use crate::routing::slot::SLOTS;
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_varint};
 use alloc::vec::Vec;
 
@@ -45,7 +46,7 @@ impl Wire for ClusterMap {
         if from.byte()? != VERSION {
             return Err(Malformed("cluster map of another version"));
         }
-        Ok(ClusterMap {
+        let map = ClusterMap {
             cluster: from.varint()?,
             epoch: Epoch(from.varint()?),
             seed: from.varint()?,
@@ -77,6 +78,55 @@ impl Wire for ClusterMap {
                     })?,
                 })
             })?,
-        })
+        };
+        if is_consistent(&map) { Ok(map) } else { Err(Malformed("cluster map that contradicts itself")) }
+    }
+}
+
+/// Whether indexes are places and everything named is there: nobody who uses a map checks again.
+fn is_consistent(map: &ClusterMap) -> bool {
+    let shard_is = |(place, shard): (usize, &Shard)| {
+        usize::from(shard.id.0) == place
+            && usize::from(shard.table) < map.tables.len()
+            && !shard.members.is_empty()
+            && shard.members.iter().all(|member| usize::from(member.node.0) < map.nodes.len())
+            && shard.slots.iter().all(|(first, last)| first <= last && *last < SLOTS)
+    };
+    map.nodes.iter().enumerate().all(|(place, node)| usize::from(node.id.0) == place)
+        && map.tables.iter().enumerate().all(|(place, table)| usize::from(table.id) == place)
+        && map.shards.iter().enumerate().all(shard_is)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn a_map_comes_back_and_nonsense_does_not() {
+        let member = Member { node: NodeId(0), incarnation: Incarnation(7) };
+        let shard = Shard { slots: vec![(0, SLOTS - 1)], members: vec![member], ..Shard::default() };
+        let good = ClusterMap {
+            cluster: 5,
+            epoch: Epoch(3),
+            nodes: vec![NodeEntry { client_addr: "a:1".into(), ..NodeEntry::default() }],
+            tables: vec![Table { mode: "ms+ec".into(), copies: 1, ..Table::default() }],
+            shards: vec![shard],
+            ..ClusterMap::default()
+        };
+        assert_eq!(ClusterMap::from_bytes(good.to_bytes()), Ok(good.clone()));
+        let spoil: [fn(&mut ClusterMap); 6] = [
+            |map| map.shards[0].id = ShardId(7),
+            |map| map.shards[0].slots = vec![(0, SLOTS)],
+            |map| map.shards[0].slots = vec![(5, 4)],
+            |map| map.shards[0].table = 1,
+            |map| map.shards[0].members.clear(),
+            |map| map.nodes.clear(),
+        ];
+        for spoil in spoil {
+            let mut bad = good.clone();
+            spoil(&mut bad);
+            assert!(ClusterMap::from_bytes(bad.to_bytes()).is_err());
+        }
     }
 }

@@ -95,6 +95,12 @@ impl Wire for Forwards {
                 left_us: from.varint()?,
             })
         })?;
+        // What the numbers promise, so that nobody has to ask again.
+        let in_range = |request: &Forwarded| (first..=last).contains(&request.sequence);
+        let ascends = requests.windows(2).all(|pair: &[Forwarded]| pair[0].sequence < pair[1].sequence);
+        if base > first || first > last || last == u64::MAX || !ascends || !requests.iter().all(in_range) {
+            return Err(Malformed("numbers out of range"));
+        }
         Ok(Forwards { base, first, last, requests })
     }
 }

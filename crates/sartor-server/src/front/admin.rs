@@ -210,14 +210,14 @@ pub fn client(connection: &mut Connection, args: &Args, _: &mut Env<'_>) -> Plan
         }
         (b"info", 2) => local(|out| out.bulk(client_line(connection).as_bytes())),
         (b"list", _) => Ok(Plan::Worker(Ask::ClientList)),
-        (b"kill", 3) => Ok(Plan::Worker(Ask::ClientKill(KillBy::Addr(text(args.get(2)))))),
+        (b"kill", 3) => Ok(Plan::Worker(Ask::ClientKill(KillBy::Addr(text(args.get(2))), false))),
         (b"kill", 4) if args.get(2).eq_ignore_ascii_case(b"id") => {
             let id = parse_integer(args.get(3)).and_then(|id| u64::try_from(id).ok());
             let id = id.ok_or("ERR client-id should be greater than 0")?;
-            Ok(Plan::Worker(Ask::ClientKill(KillBy::Id(id))))
+            Ok(Plan::Worker(Ask::ClientKill(KillBy::Id(id), true)))
         }
         (b"kill", 4) if args.get(2).eq_ignore_ascii_case(b"addr") => {
-            Ok(Plan::Worker(Ask::ClientKill(KillBy::Addr(text(args.get(3))))))
+            Ok(Plan::Worker(Ask::ClientKill(KillBy::Addr(text(args.get(3))), true)))
         }
         (b"no-evict" | b"no-touch", 3) => ok(),
         (b"reply", 3) => client_reply(connection, args),
@@ -235,6 +235,7 @@ fn client_reply(connection: &mut Connection, args: &Args) -> Planned {
             connection.replies = Replies::Off;
             ok()
         }
+        b"skip" if connection.replies == Replies::Off => ok(),
         b"skip" => {
             connection.replies = Replies::SkipThisAndNext;
             ok()

@@ -44,6 +44,8 @@ const REMOVE: &[&str] = &["write", "fast"];
 const LOCAL: &[&str] = &["loading", "stale", "fast"];
 const TRANSACTION: &[&str] = &["noscript", "loading", "stale", "fast"];
 const ADMIN: &[&str] = &["admin", "noscript", "loading", "stale"];
+/// Changes the connection or the settings at once, so it has no place in a transaction.
+const CHANGES: &[&str] = &["connection", "noscript", "loading", "stale"];
 const NO_KEYS: (i32, i32, i32) = (0, 0, 0);
 const ONE_KEY: (i32, i32, i32) = (1, 1, 1);
 const ALL_KEYS: (i32, i32, i32) = (1, -1, 1);
@@ -51,11 +53,11 @@ const ALL_KEYS: (i32, i32, i32) = (1, -1, 1);
 /// All commands.
 pub static COMMANDS: &[Command] = &[
     command("append", 3, WRITE, ONE_KEY, "Appends to a value", data::append),
-    command("auth", -2, LOCAL, NO_KEYS, "Authenticates the connection", admin::auth),
-    command("client", -2, ADMIN, NO_KEYS, "Tells of and changes connections", admin::client),
+    command("auth", -2, CHANGES, NO_KEYS, "Authenticates the connection", admin::auth),
+    command("client", -2, CHANGES, NO_KEYS, "Tells of and changes connections", admin::client),
     command("cluster", -2, LOCAL, NO_KEYS, "Is for the cluster door", admin::cluster),
     command("command", -1, LOCAL, NO_KEYS, "Tells of commands", admin::command),
-    command("config", -2, ADMIN, NO_KEYS, "Reads and changes settings", admin::config),
+    command("config", -2, CHANGES, NO_KEYS, "Reads and changes settings", admin::config),
     command("dbsize", 1, WALK, NO_KEYS, "Counts the keys", data::dbsize),
     command("decr", 2, WRITE, ONE_KEY, "Subtracts 1", data::decr),
     command("decrby", 3, WRITE, ONE_KEY, "Subtracts a number", data::decrby),
@@ -74,7 +76,7 @@ pub static COMMANDS: &[Command] = &[
     command("getex", -2, REMOVE, ONE_KEY, "Reads a value and changes its expiry", data::getex),
     command("getrange", 4, READ, ONE_KEY, "Reads part of a value", data::getrange),
     command("getset", 3, WRITE, ONE_KEY, "Sets a value and answers the old one", data::getset),
-    command("hello", -1, LOCAL, NO_KEYS, "Opens a connection and chooses the protocol", admin::hello),
+    command("hello", -1, CHANGES, NO_KEYS, "Opens a connection and chooses the protocol", admin::hello),
     command("incr", 2, WRITE, ONE_KEY, "Adds 1", data::incr),
     command("incrby", 3, WRITE, ONE_KEY, "Adds a number", data::incrby),
     command("info", -1, LOCAL, NO_KEYS, "Tells of the server", admin::info),
@@ -91,8 +93,8 @@ pub static COMMANDS: &[Command] = &[
     command("psetex", 4, WRITE, ONE_KEY, "Sets a value that expires after ms", data::psetex),
     command("pttl", 2, READ, ONE_KEY, "Tells what is left of a key's life, in ms", data::pttl),
     command("quit", -1, LOCAL, NO_KEYS, "Closes the connection", admin::quit),
-    command("readonly", 1, LOCAL, NO_KEYS, "Lets this connection read at any replica", admin::readonly),
-    command("readwrite", 1, LOCAL, NO_KEYS, "Takes READONLY back", admin::readwrite),
+    command("readonly", 1, CHANGES, NO_KEYS, "Lets this connection read at any replica", admin::readonly),
+    command("readwrite", 1, CHANGES, NO_KEYS, "Takes READONLY back", admin::readwrite),
     command("reset", 1, LOCAL, NO_KEYS, "Makes the connection as new", admin::reset),
     command("sartor.status", 1, LOCAL, NO_KEYS, "Tells of the cluster, as JSON", admin::status),
     command("scan", -2, WALK, NO_KEYS, "Walks over the keys", data::scan),

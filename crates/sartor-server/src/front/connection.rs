@@ -8,18 +8,19 @@ use crate::resp::reply::{Reply, Version as Resp};
 use crate::settings::Name;
 use sartor_core::ids::{Position, ShardId};
 use sartor_core::operation::{Consistency, From, Op, Outcome, Request, SessionId};
-use sartor_core::time::{Micros, millis};
+use sartor_core::time::millis;
 use std::collections::VecDeque;
 
 /// Commands that a transaction may hold.
 const TRANSACTION_MAX: usize = 100_000;
-/// "For ever", for a request that waits without a limit of its own.
-const FOREVER_MS: u64 = 24 * 3600 * 1000;
 
 /// What a reply is thought to take before one was seen.
 const REPLY_BYTES_GUESS: usize = 16 << 10;
 /// Replies that may be on their way at once, by what they are thought to take.
 const REPLIES_BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of requests that may be on their way at once.
+const REQUESTS_BYTES_MAX: usize = 64 << 20;
 
 /// The state of a connection.
 #[derive(Debug)]
@@ -50,6 +51,12 @@ pub struct Connection {
     next_tag: u32,
     /// What its replies take: the largest one lately.
     reply_bytes: usize,
+    /// Bytes of requests on their way.
+    request_bytes: usize,
+    /// Bytes of replies that wait for earlier ones.
+    ready_bytes: usize,
+    /// Raised by whatever forgets watched keys: an answer to an older WATCH is not remembered.
+    watch_era: u32,
     transaction: Option<Transaction>,
     watched: Vec<Watched>,
     /// WATCHes whose answers are not here yet.
@@ -73,6 +80,7 @@ pub enum Replies {
 #[derive(Debug, Default)]
 struct Transaction {
     queued: Vec<Plan>,
+    bytes: usize,
     /// A command was refused, so EXEC will be.
     spoiled: bool,
 }
@@ -83,6 +91,11 @@ struct Pending {
     first: u32,
     body: Body,
     mute: bool,
+    /// Of its requests.
+    bytes: usize,
+    /// The protocol and the watches as they were when it came.
+    resp: Resp,
+    watch_era: u32,
 }
 
 #[derive(Debug)]
@@ -90,6 +103,12 @@ enum Body {
     One(Shape),
     Gather(Box<Gather>),
     Ready(Vec<u8>),
+}
+
+impl Body {
+    fn ready_bytes(&self) -> usize {
+        if let Body::Ready(reply) = self { reply.len() } else { 0 }
+    }
 }
 
 impl Connection {
@@ -110,6 +129,9 @@ impl Connection {
             pending: VecDeque::new(),
             next_tag: 0,
             reply_bytes: REPLY_BYTES_GUESS,
+            request_bytes: 0,
+            ready_bytes: 0,
+            watch_era: 0,
             transaction: None,
             watched: Vec::new(),
             watching: 0,
@@ -124,7 +146,22 @@ impl Connection {
     /// How many commands it may have in flight: fewer where replies are large, so that a client that asks
     /// for much and reads nothing fills no memory.
     pub fn window(&self, pipeline_max: usize) -> usize {
+        if self.request_bytes > REQUESTS_BYTES_MAX || self.ready_bytes > REPLIES_BYTES_MAX {
+            return 1;
+        }
         (REPLIES_BYTES_MAX / self.reply_bytes.max(1)).clamp(1, pipeline_max)
+    }
+
+    /// Bytes it holds for requests on their way and for its transaction.
+    pub fn held_bytes(&self) -> usize {
+        self.ready_bytes
+            + self.request_bytes
+            + self.transaction.as_ref().map_or(0, |transaction| transaction.bytes)
+    }
+
+    /// How many keys it watches.
+    pub fn watches(&self) -> usize {
+        self.watched.len()
     }
 
     /// Whether MULTI began a transaction.
@@ -140,18 +177,11 @@ impl Connection {
     /// Runs a command: its reply is written or awaited, its requests are added to `requests`. What only
     /// the worker can answer is returned.
     pub fn run(&mut self, args: &Args, env: &mut Env<'_>, requests: &mut Vec<Request>) -> Option<Ask> {
-        self.replies = match self.replies {
-            Replies::SkipThis => Replies::On,
-            Replies::SkipThisAndNext => Replies::SkipThis,
-            other => other,
-        };
+        self.begin_command();
         let plan = match self.plan(args, env) {
             Ok(plan) => plan,
             Err(text) => {
-                if let Some(transaction) = &mut self.transaction {
-                    transaction.spoiled = true;
-                }
-                self.error(&text);
+                self.spoil(&text);
                 return None;
             }
         };
@@ -160,8 +190,9 @@ impl Connection {
                 match env.shard_of(&key) {
                     Ok(shard) => {
                         let request = self.request(shard, Op::Key(key, action), env);
+                        let bytes = request.op.size();
                         requests.push(request);
-                        self.push(Body::One(shape), 1);
+                        self.push(Body::One(shape), 1, bytes);
                     }
                     Err(text) => self.error(&text),
                 }
@@ -172,7 +203,7 @@ impl Connection {
                 None
             }
             plan if self.transaction.is_some() => {
-                self.queue(plan);
+                self.queue(plan, env.settings.size(Name::RequestBytesMax));
                 None
             }
             Plan::Local(reply) => {
@@ -189,23 +220,52 @@ impl Connection {
         }
     }
 
+    /// A command that could not even be read: its error, as if it had been run.
+    pub fn refuse(&mut self, text: &str) {
+        self.begin_command();
+        self.spoil(text);
+    }
+
+    fn begin_command(&mut self) {
+        self.replies = match self.replies {
+            Replies::SkipThis => Replies::On,
+            Replies::SkipThisAndNext => Replies::SkipThis,
+            other => other,
+        };
+    }
+
+    /// An error; a transaction it comes in will not be run.
+    fn spoil(&mut self, text: &str) {
+        if let Some(transaction) = &mut self.transaction {
+            transaction.spoiled = true;
+        }
+        self.error(text);
+    }
+
     fn plan(&mut self, args: &Args, env: &mut Env<'_>) -> Result<Plan, String> {
         let Some(command) = command::find(args.get(0)) else { return Err(unknown(args)) };
         if !command.takes(args.len()) {
             return Err(format!("ERR wrong number of arguments for '{}' command", command.name));
         }
+        if self.transaction.is_some() && command.flags.contains(&"connection") {
+            return Err(format!("ERR {} is not allowed inside of MULTI", command.name.to_uppercase()));
+        }
         self.last_command = command.name;
         (command.handler)(self, args, env)
     }
 
-    fn queue(&mut self, plan: Plan) {
+    fn queue(&mut self, plan: Plan, bytes_max: usize) {
+        let bytes = 64 + size_of_plan(&plan);
         let refused = match (&self.transaction, &plan) {
             (_, Plan::Worker(_)) => Some("ERR this command is not allowed inside of MULTI"),
-            (_, Plan::Parts(_, Join::Scan(_) | Join::Least | Join::Info(_))) => {
+            (_, Plan::Parts(_, Join::Scan(_) | Join::Wait(_) | Join::Info(_))) => {
                 Some("ERR SCAN, WAIT and INFO are not allowed inside of MULTI")
             }
             (Some(transaction), _) if transaction.queued.len() >= TRANSACTION_MAX => {
                 Some("ERR the transaction is too long")
+            }
+            (Some(transaction), _) if transaction.bytes + bytes > bytes_max => {
+                Some("ERR the transaction is larger than request-bytes-max")
             }
             _ => None,
         };
@@ -216,6 +276,7 @@ impl Connection {
                 self.error(text);
             }
             None => {
+                transaction.bytes += bytes;
                 transaction.queued.push(plan);
                 self.reply_now(b"+QUEUED\r\n".to_vec());
             }
@@ -231,12 +292,8 @@ impl Connection {
             }
             Act::Exec => self.exec(env, requests),
             Act::Discard if self.transaction.take().is_none() => self.error("ERR DISCARD without MULTI"),
-            Act::Discard => {
-                self.watched.clear();
-                self.ok();
-            }
-            Act::Unwatch => {
-                self.watched.clear();
+            Act::Discard | Act::Unwatch => {
+                self.forget_watches();
                 self.ok();
             }
             Act::Refuse(text) => self.error(text),
@@ -248,7 +305,8 @@ impl Connection {
                 let fresh = Connection::new(self.session, self.id, std::mem::take(&mut self.addr));
                 let old = std::mem::replace(self, fresh);
                 (self.pending, self.out, self.next_tag) = (old.pending, old.out, old.next_tag);
-                self.watching = old.watching;
+                (self.request_bytes, self.ready_bytes) = (old.request_bytes, old.ready_bytes);
+                (self.watching, self.watch_era) = (old.watching, old.watch_era.wrapping_add(1));
                 self.reply_now(b"+RESET\r\n".to_vec());
             }
         }
@@ -256,7 +314,7 @@ impl Connection {
 
     fn exec(&mut self, env: &mut Env<'_>, requests: &mut Vec<Request>) {
         let Some(transaction) = self.transaction.take() else { return self.error("ERR EXEC without MULTI") };
-        let watched = std::mem::take(&mut self.watched);
+        let watched = self.forget_watches();
         if transaction.spoiled {
             return self.error("EXECABORT Transaction discarded because of previous errors.");
         }
@@ -287,6 +345,11 @@ impl Connection {
         self.spread(parts, Join::Exec(joins), Some(watched), env, requests);
     }
 
+    fn forget_watches(&mut self) -> Vec<Watched> {
+        self.watch_era = self.watch_era.wrapping_add(1);
+        std::mem::take(&mut self.watched)
+    }
+
     /// Sends a command's parts out, grouped by shard.
     fn spread(
         &mut self,
@@ -303,36 +366,44 @@ impl Connection {
             gather.finish(self.resp, env, &mut reply);
             return self.reply_now(reply);
         }
-        for (index, (shard, op)) in grouped.into_iter().enumerate() {
-            let mut request = self.request(shard, op, env);
-            request.from =
-                From::Session { session: self.session, tag: self.next_tag.wrapping_add(index as u32) };
-            requests.push(request);
+        let bytes = grouped.iter().map(|(_, op)| op.size()).sum();
+        self.ask(self.next_tag, grouped, env, requests);
+        self.push(Body::Gather(Box::new(gather)), count, bytes);
+    }
+
+    /// Asks shards under the numbers from `first` on.
+    fn ask(&self, first: u32, parts: Vec<(ShardId, Op)>, env: &Env<'_>, requests: &mut Vec<Request>) {
+        for (index, (shard, op)) in parts.into_iter().enumerate() {
+            let tag = first.wrapping_add(index as u32);
+            let from = From::Session { session: self.session, tag };
+            requests.push(Request { from, ..self.request(shard, op, env) });
         }
-        self.push(Body::Gather(Box::new(gather)), count);
     }
 
     fn request(&self, shard: ShardId, op: Op, env: &Env<'_>) -> Request {
         let from = From::Session { session: self.session, tag: self.next_tag };
-        let deadline_us = env.now.steady_us + timeout(&op, env.settings.get(Name::RequestTimeoutMs));
+        let deadline_us = env.now.steady_us + millis(env.settings.get(Name::RequestTimeoutMs));
         Request { from, shard, op, floor: Position::ZERO, consistency: self.consistency, deadline_us }
     }
 
-    fn push(&mut self, body: Body, tags: u32) {
+    fn push(&mut self, body: Body, tags: u32, bytes: usize) {
         let mute = self.replies != Replies::On;
-        self.pending.push_back(Pending { first: self.next_tag, body, mute });
+        self.request_bytes += bytes;
+        self.ready_bytes += body.ready_bytes();
+        let (resp, watch_era) = (self.resp, self.watch_era);
+        self.pending.push_back(Pending { first: self.next_tag, body, mute, bytes, resp, watch_era });
         self.next_tag = self.next_tag.wrapping_add(tags);
     }
 
     /// A shard answered.
-    pub fn on_reply(&mut self, tag: u32, outcome: Outcome, env: &mut Env<'_>) {
+    pub fn on_reply(&mut self, tag: u32, outcome: Outcome, env: &mut Env<'_>, requests: &mut Vec<Request>) {
         let before = self.out.len();
-        self.take_reply(tag, outcome, env);
+        self.take_reply(tag, outcome, env, requests);
         let written = self.out.len() - before;
         self.reply_bytes = written.max(self.reply_bytes - self.reply_bytes / 16);
     }
 
-    fn take_reply(&mut self, tag: u32, outcome: Outcome, env: &mut Env<'_>) {
+    fn take_reply(&mut self, tag: u32, outcome: Outcome, env: &mut Env<'_>, requests: &mut Vec<Request>) {
         let first = self.pending.front().map_or(0, |pending| pending.first);
         // Numbers wrap around; what counts is how far they are from the oldest.
         let offset = tag.wrapping_sub(first);
@@ -343,21 +414,28 @@ impl Connection {
         match &mut pending.body {
             Body::One(shape) if after == 1 => {
                 if !pending.mute {
-                    render_one(&outcome, *shape, self.resp, &mut self.out);
+                    render_one(&outcome, *shape, pending.resp, &mut self.out);
                 }
+                self.request_bytes -= pending.bytes;
                 self.pending.pop_front();
             }
             Body::One(shape) => {
                 let mut reply = Vec::new();
-                render_one(&outcome, *shape, self.resp, &mut reply);
+                render_one(&outcome, *shape, pending.resp, &mut reply);
+                self.ready_bytes += reply.len();
                 pending.body = Body::Ready(reply);
             }
             Body::Gather(gather) => {
                 let request = tag.wrapping_sub(pending.first) as usize;
-                if gather.settle(request, outcome)
-                    && let Body::Gather(gather) =
-                        std::mem::replace(&mut pending.body, Body::Ready(Vec::new()))
-                {
+                if !gather.settle(request, outcome) {
+                    return;
+                }
+                let gone = self.closing;
+                if let Some(parts) = gather.ask_again(env.now.steady_us).filter(|_| !gone) {
+                    let first = pending.first;
+                    return self.ask(first, parts, env, requests);
+                }
+                if let Body::Gather(gather) = std::mem::replace(&mut pending.body, Body::Ready(Vec::new())) {
                     self.finish(after - 1, *gather, env);
                 }
             }
@@ -369,19 +447,25 @@ impl Connection {
     fn finish(&mut self, index: usize, gather: Gather, env: &mut Env<'_>) {
         let mut reply = Vec::new();
         let is_watch = gather.is_watch();
-        let watched = gather.finish(self.resp, env, &mut reply);
+        let (resp, era) = (self.pending[index].resp, self.pending[index].watch_era);
+        let watched = gather.finish(resp, env, &mut reply);
         if is_watch {
             self.watching = self.watching.saturating_sub(1);
-            self.watched.extend(watched);
+            if era == self.watch_era {
+                self.watched.extend(watched);
+            }
         }
+        self.ready_bytes += reply.len();
         self.pending[index].body = Body::Ready(reply);
     }
 
     fn write_ready(&mut self) {
-        while let Some(Pending { body: Body::Ready(reply), mute, .. }) = self.pending.front() {
+        while let Some(Pending { body: Body::Ready(reply), mute, bytes, .. }) = self.pending.front() {
             if !mute {
                 self.out.extend_from_slice(reply);
             }
+            self.request_bytes -= bytes;
+            self.ready_bytes -= reply.len();
             self.pending.pop_front();
         }
     }
@@ -391,7 +475,7 @@ impl Connection {
         if self.pending.is_empty() && self.replies == Replies::On {
             self.out.extend_from_slice(&reply);
         } else {
-            self.push(Body::Ready(reply), 1);
+            self.push(Body::Ready(reply), 1, 0);
             self.write_ready();
         }
     }
@@ -408,12 +492,13 @@ impl Connection {
     }
 }
 
-fn timeout(op: &Op, request_ms: u64) -> Micros {
-    millis(match op {
-        Op::Wait { timeout_ms: 0, .. } => FOREVER_MS,
-        Op::Wait { timeout_ms, .. } => request_ms + (*timeout_ms).min(FOREVER_MS),
-        _ => request_ms,
-    })
+fn size_of_plan(plan: &Plan) -> usize {
+    match plan {
+        Plan::Local(reply) => reply.len(),
+        Plan::Key(key, action, _) => Op::Key(key.clone(), action.clone()).size(),
+        Plan::Parts(parts, _) => parts.iter().map(|(_, op)| 64 + op.size()).sum(),
+        Plan::Connection(_) | Plan::Worker(_) => 0,
+    }
 }
 
 /// Redis's wording to the letter: clients look for it.

@@ -1,15 +1,18 @@
 //! Commands on data: from words to operations.
 
 use super::connection::Connection;
-use super::plan::{Act, Env, Join, Plan, ScanJoin, Shape};
+use super::plan::{Act, Env, Join, Plan, ScanJoin, Shape, WaitJoin};
 use crate::resp::parse::Args;
 use crate::settings::Name;
 use bytes::Bytes;
 use sartor_core::ids::ShardId;
 use sartor_core::operation::{Action, ExpireIf, Expiry, Op, Presence, Scan, Set, TimeUnit, parse_integer};
+use sartor_core::time::{Micros, millis};
 
 type Planned = Result<Plan, String>;
 
+/// Keys that one connection may watch.
+const WATCHED_MAX: usize = 10_000;
 const SYNTAX: &str = "ERR syntax error";
 const NOT_A_NUMBER: &str = "ERR value is not an integer or out of range";
 
@@ -273,6 +276,9 @@ pub fn watch(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Pla
         return Ok(Plan::Connection(Act::Refuse("ERR WATCH inside MULTI is not allowed")));
     }
     let parts = each(args, env, &Action::Version)?;
+    if connection.watches() + parts.len() > WATCHED_MAX {
+        return Err(format!("ERR a connection can watch {WATCHED_MAX} keys; EXEC or UNWATCH first"));
+    }
     let keys = parts.iter().zip(1..).map(|((shard, _), index)| (*shard, args.bytes(index))).collect();
     Ok(Plan::Parts(parts, Join::Watch(keys)))
 }
@@ -293,9 +299,16 @@ pub fn flushall(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
 
 /// `WAIT numreplicas timeout-ms`
 pub fn wait(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
-    let copies = u16::try_from(number_at(args, 1)?).map_err(|_| NOT_A_NUMBER)?;
+    let copies = number_at(args, 1)?.clamp(0, i64::from(u16::MAX)) as u16;
     let timeout_ms = u64::try_from(number_at(args, 2)?).map_err(|_| "ERR timeout is negative")?;
-    Ok(Plan::Parts(env.everywhere(&Op::Wait { copies, timeout_ms })?, Join::Least))
+    let until_us = match timeout_ms {
+        0 => Micros::MAX,
+        ms => env.now.steady_us.saturating_add(millis(ms)),
+    };
+    let patience_ms = if timeout_ms == 0 { u64::MAX } else { timeout_ms };
+    let parts = env.everywhere(&Op::Wait { copies, timeout_ms: patience_ms })?;
+    let join = WaitJoin { parts: parts.clone(), copies: i64::from(copies), until_us };
+    Ok(Plan::Parts(parts, Join::Wait(join)))
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use sartor_core::datalet::Cursor;
 use sartor_core::ids::ShardId;
 use sartor_core::operation::{Batch, Failure, FailureKind, Op, Outcome, Version};
+use sartor_core::time::Micros;
 
 /// What WATCH remembers: where a key lives, and which version it had.
 pub type Watched = (ShardId, Bytes, Version);
@@ -79,6 +80,23 @@ impl Gather {
             self.left -= 1;
         }
         self.left == 0
+    }
+
+    /// For a WAIT that is not content yet: what to ask again.
+    pub fn ask_again(&mut self, now: Micros) -> Option<Vec<(ShardId, Op)>> {
+        let Join::Wait(wait) = &self.join else { return None };
+        let content = |outcome: &Option<Outcome>| match outcome {
+            Some(Outcome::Integer(copies)) => *copies >= wait.copies,
+            _ => true,
+        };
+        let failed = |outcome: &Option<Outcome>| matches!(outcome, Some(Outcome::Failed(_)));
+        let done = self.outcomes.iter().all(content) || self.outcomes.iter().any(failed);
+        if done || now >= wait.until_us {
+            return None;
+        }
+        self.outcomes.fill(None);
+        self.left = self.outcomes.len();
+        Some(wait.parts.clone())
     }
 
     /// Whether it is a WATCH.
@@ -167,7 +185,7 @@ fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out:
             outcomes.iter().take(1).for_each(|outcome| render_one(outcome, *shape, resp, out));
         }
         Join::Sum => out.integer(numbers.sum()),
-        Join::Least => out.integer(numbers.min().unwrap_or(0)),
+        Join::Wait(_) => out.integer(numbers.min().unwrap_or(0)),
         Join::AllDone => out.simple("OK"),
         Join::Scan(scan) => page(scan, outcomes, env, out),
         Join::Info(sections) => admin::info_text(sections, numbers.sum(), resp, env, out),

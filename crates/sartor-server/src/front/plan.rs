@@ -8,7 +8,7 @@ use sartor_core::ids::ShardId;
 use sartor_core::operation::{Action, Op};
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::routing::slot::slot_of;
-use sartor_core::time::Now;
+use sartor_core::time::{Micros, Now};
 use std::collections::{BTreeMap, VecDeque};
 
 /// What to do for a command.
@@ -50,8 +50,8 @@ pub enum Act {
 pub enum Ask {
     /// CLIENT LIST.
     ClientList,
-    /// CLIENT KILL of a connection's number or peer address.
-    ClientKill(KillBy),
+    /// CLIENT KILL of a connection's number or peer address; by a filter, it answers with a count.
+    ClientKill(KillBy, bool),
     /// SARTOR.STATUS: the cluster as JSON.
     Status,
 }
@@ -88,8 +88,8 @@ pub enum Join {
     Array,
     /// OK if all are.
     AllDone,
-    /// The smallest number.
-    Least,
+    /// The smallest number, asked for again until it is large enough or time is up.
+    Wait(WaitJoin),
     /// A page of SCAN.
     Scan(ScanJoin),
     /// What WATCH remembers, for these keys.
@@ -98,6 +98,17 @@ pub enum Join {
     Info(Vec<String>),
     /// What EXEC's commands answered: each one's join, and how many of the parts are its own.
     Exec(Vec<(Queued, usize)>),
+}
+
+/// What WAIT asks, until when.
+#[derive(Debug)]
+pub struct WaitJoin {
+    /// What every shard is asked.
+    pub parts: Vec<(ShardId, Op)>,
+    /// So many copies are enough.
+    pub copies: i64,
+    /// Time is up then.
+    pub until_us: Micros,
 }
 
 /// A command in a transaction.

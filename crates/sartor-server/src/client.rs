@@ -1,0 +1,117 @@
+//! A client's socket with its buffers: what waits, what is blocked, what may go on.
+
+use crate::front::connection::Connection;
+use crate::resp::parse::{Args, Parser};
+use bytes::BytesMut;
+use mio::net::TcpStream;
+use sartor_core::time::{Micros, Now};
+use std::io::{ErrorKind, Write};
+
+/// Bytes read at once.
+pub const READ_BYTES: usize = 64 << 10;
+/// Replies that wait for a client to read them, before its next requests are looked at.
+const OUTPUT_SOFT_MAX: usize = 1 << 20;
+
+/// A client's socket and what belongs to it.
+pub struct Client {
+    /// The socket.
+    pub stream: TcpStream,
+    /// What was read and not used yet.
+    pub buffer: BytesMut,
+    /// Where the parser stands in it.
+    pub parser: Parser,
+    /// The connection's state.
+    pub connection: Connection,
+    /// There may be more to read.
+    pub readable: bool,
+    /// It has closed its side, or an error waits to be read.
+    pub ended: bool,
+    /// The connection is gone both ways.
+    pub broken: bool,
+    /// How much of `connection.out` is sent.
+    pub written: usize,
+    /// A request that waits until earlier ones are answered.
+    pub held: Option<Args>,
+    /// Complete requests were left because of a limit.
+    pub stalled: bool,
+    /// In the list of those that go on without a new event.
+    pub queued: bool,
+    /// In the list of those with something to write.
+    pub dirty: bool,
+    /// What it counts for in the worker's sum of buffers.
+    pub charged: usize,
+    /// When something was read.
+    pub last_read: Micros,
+    /// When something was written, or nothing was waiting.
+    pub last_progress: Micros,
+}
+
+impl Client {
+    /// A fresh connection on a socket.
+    pub fn new(stream: TcpStream, connection: Connection, now: Now) -> Client {
+        Client {
+            stream,
+            buffer: BytesMut::new(),
+            parser: Parser::default(),
+            connection,
+            readable: true,
+            ended: false,
+            broken: false,
+            written: 0,
+            held: None,
+            stalled: false,
+            queued: false,
+            dirty: false,
+            charged: 0,
+            last_read: now.steady_us,
+            last_progress: now.steady_us,
+        }
+    }
+
+    /// What it holds of our memory.
+    pub fn bytes(&self) -> usize {
+        self.buffer.len() + self.connection.out.len() - self.written + self.connection.held_bytes()
+    }
+
+    /// Whether its next request must wait: for answers, or for the client to read them.
+    pub fn is_blocked(&self, pipeline_max: usize) -> bool {
+        let in_flight = self.connection.in_flight();
+        self.connection.closing
+            || in_flight >= self.connection.window(pipeline_max)
+            || (self.held.is_some() && in_flight > 0)
+            || self.connection.out.len() - self.written > OUTPUT_SOFT_MAX
+    }
+
+    /// Whether something can be done for it without a new event.
+    pub fn goes_on(&self, pipeline_max: usize) -> bool {
+        (self.stalled || self.readable) && !self.is_blocked(pipeline_max)
+    }
+
+    /// Writes once; false when the connection is broken.
+    pub fn write(&mut self, now: Now, bytes_out: &mut u64) -> bool {
+        let out = &mut self.connection.out;
+        if self.written < out.len() {
+            match self.stream.write(&out[self.written..]) {
+                Ok(written) => {
+                    self.written += written;
+                    self.last_progress = now.steady_us;
+                    *bytes_out += written as u64;
+                }
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(_) => return false,
+            }
+        }
+        if self.written >= READ_BYTES && self.written * 2 >= out.len() {
+            out.drain(..self.written);
+            self.written = 0;
+        }
+        if self.written == out.len() {
+            self.written = 0;
+            out.clear();
+            if out.capacity() > READ_BYTES {
+                *out = Vec::new();
+            }
+        }
+        true
+    }
+}
