@@ -26,6 +26,10 @@ pub trait Datalet: Send {
     /// is seen at least once, whatever is written meanwhile.
     fn walk(&mut self, cursor: &mut Cursor, page: &mut Page) -> Result<(), DataletError>;
 
+    /// A hint that `key` will be asked for soon: a chance to fetch it into a cache, so that the misses of
+    /// a whole batch overlap. Nothing must depend on it.
+    fn expect(&mut self, _key: &[u8]) {}
+
     /// Removes everything.
     fn clear(&mut self) -> Result<(), DataletError> {
         loop {

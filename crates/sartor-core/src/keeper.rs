@@ -196,6 +196,15 @@ impl Keeper {
         self
     }
 
+    /// A hint that this task will be run soon.
+    pub fn expect(&mut self, task: &Task) {
+        if let Task::Evaluate(Request { op: Op::Key(key, _), .. }, _)
+        | Task::Read(Request { op: Op::Key(key, _), .. }) = task
+        {
+            self.shelf.store.expect(key);
+        }
+    }
+
     /// Runs one task. Once the store has failed it is not asked again.
     pub fn run(&mut self, now: Now, task: Task) -> Done {
         if let Some(error) = &self.broken {

@@ -27,6 +27,15 @@ impl Stores {
         self.keepers.get_mut(&shard)
     }
 
+    /// A hint that these tasks will be run soon, in this order.
+    pub fn expect(&mut self, tasks: &[(ShardId, Task)]) {
+        for (shard, task) in tasks {
+            if let Some(keeper) = self.keepers.get_mut(shard) {
+                keeper.expect(task);
+            }
+        }
+    }
+
     /// Runs one task; none if the replica is gone, and its answer with it.
     pub fn run(&mut self, now: Now, shard: ShardId, task: Task) -> Option<Done> {
         self.keepers.get_mut(&shard).map(|keeper| keeper.run(now, task))

@@ -250,6 +250,9 @@ impl Worker {
                 self.open_store(shard, epoch);
             }
             let mut tasks = std::mem::take(&mut self.actions.tasks);
+            if tasks.len() > 1 {
+                self.stores.expect(&tasks);
+            }
             for (shard, task) in tasks.drain(..) {
                 if let Some(done) = self.stores.run(now, shard, task) {
                     self.node.step(now, Event::Stored(shard, done), &mut self.actions);
