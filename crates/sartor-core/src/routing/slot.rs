@@ -5,26 +5,40 @@
 /// How many slots a table has.
 pub const SLOTS: u16 = 16_384;
 
-const CRC16: [u16; 256] = table();
+/// `CRC16[n][byte]`: what a byte adds to the checksum when `n` bytes come after it, so that four bytes
+/// are taken at once: every request hashes its key here.
+const CRC16: [[u16; 256]; 4] = tables();
 
-const fn table() -> [u16; 256] {
-    let mut table = [0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let mut crc = (i as u16) << 8;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-            bit += 1;
+const fn tables() -> [[u16; 256]; 4] {
+    let mut tables = [[0; 256]; 4];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut after = 0;
+        while after < 4 {
+            let mut bit = 0;
+            while bit < 8 {
+                crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+                bit += 1;
+            }
+            tables[after][byte] = crc;
+            after += 1;
         }
-        table[i] = crc;
-        i += 1;
+        byte += 1;
     }
-    table
+    tables
 }
 
 fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc, &byte| (crc << 8) ^ CRC16[usize::from((crc >> 8) as u8 ^ byte)])
+    let (fours, rest) = bytes.as_chunks::<4>();
+    let crc = fours.iter().fold(0u16, |crc, &[a, b, c, d]| {
+        let [high, low] = crc.to_be_bytes();
+        CRC16[3][usize::from(a ^ high)]
+            ^ CRC16[2][usize::from(b ^ low)]
+            ^ CRC16[1][usize::from(c)]
+            ^ CRC16[0][usize::from(d)]
+    });
+    rest.iter().fold(crc, |crc, &byte| (crc << 8) ^ CRC16[0][usize::from((crc >> 8) as u8 ^ byte)])
 }
 
 /// The slot of a key.
@@ -48,6 +62,15 @@ mod tests {
     #[test]
     fn slots_are_those_of_redis_cluster() {
         assert_eq!(crc16(b"123456789"), 0x31c3);
+        for len in 0..40 {
+            let bytes: alloc::vec::Vec<u8> = (0..len).map(|i: u8| i.wrapping_mul(37) ^ 0xa5).collect();
+            let one_by_one = bytes.iter().fold(0u16, |crc, &byte| {
+                (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
+                    (crc << 1) ^ if crc >> 15 == 1 { 0x1021 } else { 0 }
+                })
+            });
+            assert_eq!(crc16(&bytes), one_by_one, "{len} bytes");
+        }
         for (key, slot) in [("foo", 12182), ("bar", 5061), ("", 0), ("somekey", 11058)] {
             assert_eq!(slot_of(key.as_bytes()), slot, "{key}");
         }
