@@ -71,7 +71,8 @@ def test_redis_py(cluster):
         with pytest.raises(redis.WatchError):
             pipe.execute()
     assert sorted(db.scan_iter("py:t*")) == sorted(f"py:t{i}".encode() for i in range(30))
-    assert db.info()["redis_mode"] == "standalone"
+    info = db.info()
+    assert info["redis_mode"] == "standalone" and info["tcp_port"] == cluster.port and info["db0"]["keys"] > 0
     assert db.config_get("pipeline-max") == {"pipeline-max": "1024"}
     assert db.client_info()["lib-name"] == "redis-py"
 

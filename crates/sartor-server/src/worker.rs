@@ -514,16 +514,7 @@ impl Worker {
 
     fn command(&mut self, now: Now, client: &mut Client, args: &Args) {
         self.counts.commands += 1;
-        let mut env = Env {
-            now,
-            map: self.map.as_deref(),
-            slots: &self.slots,
-            settings: &self.shared.settings,
-            stats: &self.shared.stats,
-            cursors: &mut self.cursors,
-            node: self.me.node.0,
-            port: self.shared.config.listen.rsplit(':').next().and_then(|p| p.parse().ok()).unwrap_or(0),
-        };
+        let mut env = env(now, &self.shared, self.map.as_deref(), &self.slots, &mut self.cursors);
         let ask = client.connection.run(args, &mut env, &mut self.requests);
         for request in self.requests.drain(..) {
             self.node.step(now, Event::Request(request), &mut self.actions);
@@ -591,16 +582,7 @@ impl Worker {
             if client.connection.session != reply.session {
                 continue;
             }
-            let mut env = Env {
-                now,
-                map: self.map.as_deref(),
-                slots: &self.slots,
-                settings: &self.shared.settings,
-                stats: &self.shared.stats,
-                cursors: &mut self.cursors,
-                node: self.me.node.0,
-                port: 0,
-            };
+            let mut env = env(now, &self.shared, self.map.as_deref(), &self.slots, &mut self.cursors);
             client.connection.on_reply(reply.tag, reply.outcome, &mut env, &mut self.requests);
             if !client.dirty {
                 client.dirty = true;
@@ -736,6 +718,18 @@ impl Worker {
             add(&stats.misses, counts.misses);
         }
     }
+}
+
+/// What planning and joining may see.
+fn env<'a>(
+    now: Now,
+    shared: &'a Shared,
+    map: Option<&'a ClusterMap>,
+    slots: &'a [ShardId],
+    cursors: &'a mut Cursors,
+) -> Env<'a> {
+    let (settings, stats, config) = (&shared.settings, &*shared.stats, &*shared.config);
+    Env { now, map, slots, settings, stats, cursors, config }
 }
 
 fn heartbeat(shared: &Shared) -> Heartbeat {

@@ -421,10 +421,10 @@ fn info_sections(keys: i64, env: &Env<'_>) -> Vec<(&'static str, Lines)> {
     server.extend([
         ("process_id", std::process::id().to_string()),
         ("run_id", format!("{:040x}", env.map.map_or(0, |map| map.cluster))),
-        ("tcp_port", env.port.to_string()),
+        ("tcp_port", env.config.listen.rsplit(':').next().unwrap_or_default().to_string()),
         ("uptime_in_seconds", uptime.to_string()),
         ("uptime_in_days", (uptime / 86_400).to_string()),
-        ("sartor_node", env.node.to_string()),
+        ("sartor_node", env.config.node.to_string()),
         ("sartor_map_epoch", env.map.map_or(0, |map| map.epoch.0).to_string()),
     ]);
     let clients = vec![("connected_clients", count(&stats.clients)), ("blocked_clients", "0".into())];

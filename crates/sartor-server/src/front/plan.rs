@@ -1,5 +1,6 @@
 //! What a command comes down to.
 
+use crate::config::NodeConfig;
 use crate::settings::Settings;
 use crate::stats::Stats;
 use bytes::Bytes;
@@ -145,10 +146,8 @@ pub struct Env<'a> {
     pub stats: &'a Stats,
     /// SCAN cursors that are not numbers.
     pub cursors: &'a mut Cursors,
-    /// This node's index.
-    pub node: u16,
-    /// Its port for clients.
-    pub port: u16,
+    /// This node's configuration.
+    pub config: &'a NodeConfig,
 }
 
 impl Env<'_> {
