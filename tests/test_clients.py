@@ -77,6 +77,29 @@ def test_redis_py(cluster):
     assert db.client_info()["lib-name"] == "redis-py"
 
 
+def test_exec_across_shards_is_a_setting(cluster):
+    db = cluster.client()
+    many = {f"across:{i}": i for i in range(10)}
+    try:
+        assert db.config_set("exec-across-shards", 0)
+        with db.pipeline() as pipe, pytest.raises(redis.ResponseError, match="same shard"):
+            for key, value in many.items():
+                pipe.set(key, value)
+            pipe.execute()
+        assert db.exists(*many) == 0, "refused before any effect"
+        with db.pipeline() as pipe:
+            assert pipe.set("{across}a", 1).incr("{across}a").execute() == [True, 2]
+    finally:
+        db.config_set("exec-across-shards", 1)
+    with db.pipeline() as pipe, pytest.raises(redis.ResponseError, match="same shard"):
+        pipe.watch("across:0")  # with WATCH it is never allowed
+        pipe.multi()
+        for key, value in many.items():
+            pipe.set(key, value)
+        pipe.execute()
+    assert db.exists(*many) == 0
+
+
 def test_redis_py_resp2(cluster):
     db = cluster.client(node=1, protocol=2)
     assert db.set("py2", "x") and db.get("py2") == b"x" and db.get("py2:none") is None

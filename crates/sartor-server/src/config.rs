@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// `sartor serve`: one node.
@@ -80,10 +82,21 @@ pub fn load<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<T, String> {
     toml::from_str(&text).map_err(|error| format!("{}: {}", path.display(), one_line(&error.to_string())))
 }
 
-/// Writes a file.
+/// Writes a file as TOML.
 pub fn save<T: Serialize>(path: &Path, config: &T) -> Result<(), String> {
     let text = toml::to_string(config).map_err(|error| error.to_string())?;
-    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
+    replace(path, text.as_bytes()).map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// Replaces a file: all of it or nothing, whatever happens meanwhile.
+pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let new = path.with_added_extension("new");
+    let mut file = File::create(&new)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&new, path)?;
+    // The new name must be on disk too.
+    path.parent().map_or(Ok(()), |dir| File::open(dir)?.sync_all())
 }
 
 fn one_line(text: &str) -> String {

@@ -2,7 +2,7 @@
 //! few pages of HTTP.
 
 use crate::clock;
-use crate::config::CoordinatorConfig;
+use crate::config::{CoordinatorConfig, replace};
 use crate::link::{IN, KINDS, Links, OUT};
 use crate::node::bind;
 use crate::status::{CoordinatorNews, status};
@@ -15,8 +15,6 @@ use sartor_core::routing::map::ClusterMap;
 use sartor_core::time::Now;
 use sartor_core::wire::codec::Wire;
 use sartor_core::wire::frame::Header;
-use std::fs::File;
-use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -66,6 +64,7 @@ struct Process {
 impl Process {
     fn run(&mut self) -> std::io::Result<()> {
         let mut events = Events::with_capacity(256);
+        self.publish(clock::now());
         loop {
             match self.poll.poll(&mut events, Some(Duration::from_millis(50))) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
@@ -140,15 +139,9 @@ pub fn load_map(dir: &Path) -> Result<Option<ClusterMap>, String> {
         .map_err(|error| format!("{} is damaged ({}); restore it from a copy", path.display(), error.0))
 }
 
-/// Replaces the map on disk: all of it or nothing, whatever happens meanwhile.
 fn save_map(dir: &Path, map: &ClusterMap) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    let (path, new) = (dir.join(MAP_FILE), dir.join("cluster.map.new"));
-    let mut file = File::create(&new)?;
-    file.write_all(&map.to_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&new, &path)?;
-    File::open(dir)?.sync_all()
+    replace(&dir.join(MAP_FILE), &map.to_bytes())
 }
 
 fn serve_http(addr: &str, page: Arc<Mutex<String>>) -> Result<(), String> {
