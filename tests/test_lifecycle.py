@@ -156,6 +156,12 @@ def test_status_of_nobody_is_one_clear_line():
     assert done.returncode == 1 and done.stderr.count("\n") == 1
 
 
+def test_nobody_reads_the_output(cluster):
+    command = f"{SARTOR} status --endpoint 127.0.0.1:{cluster.port} | head -1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("Healthy") and done.stderr == ""
+
+
 def test_replicas_end_equal_and_expiry_is_the_same_everywhere(cluster):
     db = cluster.client()
     for i in range(500):

@@ -7,6 +7,7 @@ mod supervise;
 mod up;
 
 use clap::{Parser, Subcommand};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -56,6 +57,11 @@ impl Failed {
     pub fn other(text: impl Into<String>) -> Failed {
         Failed { code: 1, text: text.into() }
     }
+}
+
+/// Prints a line. That nobody reads it any more (`| head`) is no reason to fail.
+pub fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 fn main() -> ExitCode {

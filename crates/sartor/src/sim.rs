@@ -1,6 +1,6 @@
 //! `sartor sim`: the simulator, seed by seed, on all cores.
 
-use crate::Failed;
+use crate::{Failed, say};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use sartor_core::controlet::{MODES, mode};
@@ -67,10 +67,13 @@ pub fn run(args: &SimArgs) -> Result<(), Failed> {
     let mut failures = failures.into_inner().unwrap_or_default();
     failures.sort();
     for (seed, error) in failures.iter().take(10) {
-        println!("seed {seed}: {error}");
-        println!("  again: sartor sim --mode {} --seed {seed} --seconds {}", mode.name, args.seconds);
+        say(format_args!("seed {seed}: {error}"));
+        say(format_args!(
+            "  again: sartor sim --mode {} --seed {seed} --seconds {}",
+            mode.name, args.seconds
+        ));
     }
-    println!(
+    say(format_args!(
         "{}: {} of {seeds} seeds passed; {} operations ({} succeeded), {} faults, {:.1} simulated hours in {:.1} s",
         mode.name,
         seeds - failures.len() as u64,
@@ -79,7 +82,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failed> {
         total.faults,
         total.simulated_ms as f64 / 3_600_000.0,
         started.elapsed().as_secs_f64()
-    );
+    ));
     match failures.is_empty() {
         true => Ok(()),
         false => Err(Failed::other(format!("{} seeds failed", failures.len()))),

@@ -1,6 +1,6 @@
 //! `sartor status`: how a cluster is, from any of its nodes.
 
-use crate::{Failed, resp};
+use crate::{Failed, resp, say};
 use clap::{Args, ValueEnum};
 use sartor_server::status::Status;
 
@@ -33,7 +33,7 @@ pub fn run(args: &StatusArgs) -> Result<(), Failed> {
     match args.output {
         Output::Json => {
             let json = serde_json::to_string(&status).map_err(|error| Failed::other(error.to_string()))?;
-            println!("{json}");
+            say(format_args!("{json}"));
         }
         Output::Table => print(&status),
     }
@@ -42,30 +42,30 @@ pub fn run(args: &StatusArgs) -> Result<(), Failed> {
 
 /// Prints it for people.
 pub fn print(status: &Status) {
-    println!("{}", status.sentence());
+    say(format_args!("{}", status.sentence()));
     let nodes = if status.tolerates == 1 { "node" } else { "nodes" };
-    println!("{} more {nodes} may die before a shard stops serving.\n", status.tolerates);
-    println!(
+    say(format_args!("{} more {nodes} may die before a shard stops serving.\n", status.tolerates));
+    say(format_args!(
         "coordinator  {}  pid {}  {}",
         status.coordinator.addr, status.coordinator.pid, status.coordinator.state
-    );
-    println!("\n{:<6}{:<24}{:<10}STATE", "NODE", "RESP", "PID");
+    ));
+    say(format_args!("\n{:<6}{:<24}{:<10}STATE", "NODE", "RESP", "PID"));
     for node in &status.nodes {
-        println!("{:<6}{:<24}{:<10}{}", node.id, node.addr, node.pid, node.state);
+        say(format_args!("{:<6}{:<24}{:<10}{}", node.id, node.addr, node.pid, node.state));
     }
-    println!("\n{:<7}{:<10}{:<8}{:<14}REPLICAS", "SHARD", "TABLE", "MODE", "SLOTS");
+    say(format_args!("\n{:<7}{:<10}{:<8}{:<14}REPLICAS", "SHARD", "TABLE", "MODE", "SLOTS"));
     for shard in &status.shards {
         let slots: Vec<String> = shard.slots.iter().map(|(first, last)| format!("{first}-{last}")).collect();
         let replica =
             |r: &sartor_server::status::ReplicaStatus| format!("{}:{} ({})", r.node, r.role, r.datalet);
         let replicas: Vec<String> = shard.replicas.iter().map(replica).collect();
-        println!(
+        say(format_args!(
             "{:<7}{:<10}{:<8}{:<14}{}",
             shard.id,
             shard.table,
             shard.mode,
             slots.join(","),
             replicas.join("  ")
-        );
+        ));
     }
 }

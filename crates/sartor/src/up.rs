@@ -3,7 +3,7 @@
 use crate::sim::unknown_mode;
 use crate::status;
 use crate::supervise::{self, Supervised};
-use crate::{Failed, resp};
+use crate::{Failed, resp, say};
 use clap::Args;
 use sartor_core::controlet::{MODES, mode};
 use sartor_datalets::{ENGINES, engine};
@@ -71,7 +71,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failed> {
     let mut children = cluster.start(&folder.path)?;
     let done = cluster.attend(&mut children, &stop, !args.no_restart);
     supervise::end(&mut children);
-    println!("ended");
+    say(format_args!("ended"));
     done
 }
 
@@ -240,13 +240,13 @@ impl Cluster {
 
     fn announce(&self, status: &Status) {
         status::print(status);
-        println!("\nHTTP         http://{}/status", self.config.http);
-        println!("try          redis-cli -p {} set hello world", self.port);
+        say(format_args!("\nHTTP         http://{}/status", self.config.http));
+        say(format_args!("try          redis-cli -p {} set hello world", self.port));
         if self.config.nodes > 1 {
-            println!("             redis-cli -p {} get hello", self.port + 1);
+            say(format_args!("             redis-cli -p {} get hello", self.port + 1));
         }
-        println!("             sartor status --endpoint {}", self.node_addr(0));
-        println!("\nCtrl-C ends it.");
+        say(format_args!("             sartor status --endpoint {}", self.node_addr(0)));
+        say(format_args!("\nCtrl-C ends it."));
     }
 }
 
