@@ -1,5 +1,6 @@
 # make test: everything within 15 minutes on 2 cores. make test-full: the long tier.
 export RUSTDOCFLAGS = -D warnings
+MODES = ms+sc ms+ec
 .PHONY: test test-full lint unit seeds processes release
 
 test: lint unit seeds processes
@@ -18,8 +19,9 @@ release:
 
 # Fixed seeds of every mode, then fresh ones; a failure prints the seed that shows it again.
 seeds: release
-	target/release/sartor sim --mode ms+ec --seeds 1000
-	target/release/sartor sim --mode ms+ec --seeds 1000 --first $$(date +%s)
+	for mode in $(MODES); do target/release/sartor sim --mode $$mode --seeds 1000 || exit 1; done
+	for mode in $(MODES); do \
+		target/release/sartor sim --mode $$mode --seeds 1000 --first $$(date +%s) || exit 1; done
 
 # Real processes, real clients, a real Redis to compare with.
 processes: release
@@ -27,4 +29,6 @@ processes: release
 	target/venv/bin/pytest -q tests
 
 test-full: test
-	target/release/sartor sim --mode ms+ec --seeds 50000 --first $$(date +%s)
+	for mode in $(MODES); do \
+		target/release/sartor sim --mode $$mode --seeds 50000 --first $$(date +%s) || exit 1; done
+	FULL=1 target/venv/bin/pytest -q -s tests/test_failover.py

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 
 import pytest
 import redis
@@ -53,8 +54,8 @@ def test_the_status():
         slots = [shard["slots"] for shard in status["shards"]]
         assert slots[0][0][0] == 0 and slots[-1][-1][1] == 16383
         for shard in status["shards"]:
-            assert shard["mode"] == "ms+ec" and shard["table"] == "default"
-            assert [r["role"] for r in shard["replicas"]] == ["primary", "secondary", "secondary"]
+            assert shard["mode"] == "ms+sc" and shard["table"] == "default"
+            assert [r["role"] for r in shard["replicas"]] == ["head", "middle", "tail"]
             assert {r["datalet"] for r in shard["replicas"]} == {"hash"}
         # Without the coordinator it still answers, and says so.
         os.kill(status["coordinator"]["pid"], signal.SIGSTOP)
@@ -72,17 +73,22 @@ def test_who_dies_is_told_and_started_again():
         db = cluster.client()
         db.set("k", "v")
         before = cluster.status()
-        secondary = before["nodes"][2]["pid"]
-        os.kill(secondary, signal.SIGKILL)
-        # Started again, it is not the old member: that one is gone.
+        tail = before["nodes"][2]["pid"]
+        os.kill(tail, signal.SIGKILL)
+        # Started again, it is not the old member: that one is gone, and the standby has its place.
         node = lambda: cluster.status()["nodes"][2]
-        wait_for(lambda: node()["pid"] not in (0, secondary) and node()["state"] == "standby", "it is back", 5)
-        assert cluster.status()["health"] == "degraded"
+        wait_for(lambda: node()["pid"] not in (0, tail) and node()["state"] == "standby", "it is back", 10)
+        wait_for(lambda: cluster.status()["health"] == "healthy", "the standby has its place", 10)
+        assert [r["node"] for r in cluster.status()["shards"][0]["replicas"]] == [0, 1, 3]
         assert cluster.client(node=2).get("k") == b"v"
         assert db.set("k", "w")
+        settled = lambda: cluster.status()["nodes"][3]["state"] == "up"
+        wait_for(settled, "the newcomer counts", 10)
+        before = cluster.status()
         os.kill(before["coordinator"]["pid"], signal.SIGKILL)
         wait_for(lambda: cluster.status()["coordinator"]["pid"] != before["coordinator"]["pid"], "coordinator is back", 5)
-        assert cluster.status()["epoch"] == before["epoch"], "its map is on disk"
+        time.sleep(1)
+        assert cluster.status()["epoch"] == before["epoch"], "its map is on disk, and nobody is taken for dead"
     finally:
         cluster.end()
 
@@ -92,8 +98,18 @@ def test_the_dead_stay_dead_if_told_so():
     try:
         os.kill(cluster.status()["nodes"][0]["pid"], signal.SIGKILL)
         wait_for(lambda: cluster.status(node=1)["nodes"][0]["state"] == "down", "the death is noticed", 5)
-        status = cluster.status(node=1)
-        assert status["health"] == "down" and status["tolerates"] == 0
+        healthy = lambda: cluster.status(node=1)["health"] == "healthy"
+        wait_for(healthy, "the standby has its place", 10)
+        # The next two leave one copy of each shard, the last one none of some.
+        for node in (1, 2):
+            os.kill(cluster.status(node=3)["nodes"][node]["pid"], signal.SIGKILL)
+            gone = lambda node=node: all(
+                node not in [r["node"] for r in shard["replicas"]] for shard in cluster.status(node=3)["shards"]
+            )
+            wait_for(gone, "it is taken out", 10)
+        status = cluster.status(node=3)
+        assert status["health"] == "degraded" and status["tolerates"] == 0
+        assert cluster.client(node=3).set("k", "v")
     finally:
         cluster.end()
 
@@ -109,6 +125,7 @@ def test_a_folder_is_started_again_as_it_was(tmp_path):
     try:
         status = again.status()
         assert len(status["shards"]) == 2 and status["epoch"] > first["epoch"]
+        assert all(shard["empty_since"] > 1 for shard in status["shards"]), "it says that the data is gone"
         assert {r["datalet"] for shard in status["shards"] for r in shard["replicas"]} == {"tree"}
         # In memory nothing is kept, and nothing old is mixed with it.
         assert all(again.client(node=node).get("k") is None for node in range(3))

@@ -55,6 +55,11 @@ pub trait Datalet: Send {
         Ok(count)
     }
 
+    /// About how many bytes of memory it takes; 0 for one that keeps nothing in memory.
+    fn bytes(&self) -> u64 {
+        0
+    }
+
     /// Whether there are no pairs.
     fn is_empty(&mut self) -> Result<bool, DataletError> {
         Ok(self.len()? == 0)

@@ -12,7 +12,7 @@
 //! range are settled at the origin: answered, or given up.
 
 use crate::ids::{Incarnation, Position};
-use crate::operation::{Consistency, Failure, FailureKind, Op, Outcome, Request};
+use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request};
 use crate::time::{Micros, Now, millis};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -80,6 +80,8 @@ pub struct ForwardSettings {
     pub batch_requests_max: usize,
     /// Bytes of answers kept for one origin; the oldest are forgotten beyond that.
     pub answers_bytes_max: usize,
+    /// How long a request waits while nobody is there to take it.
+    pub patience_us: Micros,
 }
 
 impl Default for ForwardSettings {
@@ -91,11 +93,15 @@ impl Default for ForwardSettings {
             batch_bytes_max: 1 << 20,
             batch_requests_max: 64,
             answers_bytes_max: 64 << 20,
+            patience_us: millis(2000),
         }
     }
 }
 
 /// The origin's side: one worker's requests to one shard.
+///
+/// Writes to a head on this very worker are numbered here too (*near* ones): they are not sent, but if that head
+/// is replaced before it has answered, the next one gets them under the same number.
 #[derive(Debug)]
 pub struct Line {
     settings: ForwardSettings,
@@ -104,17 +110,23 @@ pub struct Line {
     next: u64,
     /// Everything from this number on waits to be sent.
     unsent: u64,
+    /// Unsettled ones that are not near.
+    away: usize,
     bytes: usize,
     resend_at: Micros,
     resend_us: Micros,
     /// No request's deadline is before this.
     earliest: Micros,
+    /// Nobody is there to take requests; when to look who waited for too long.
+    headless: Option<Micros>,
 }
 
 #[derive(Debug)]
 struct Pending {
     request: Option<Request>,
+    since: Micros,
     sent: bool,
+    near: bool,
 }
 
 impl Line {
@@ -126,10 +138,12 @@ impl Line {
             pending: VecDeque::new(),
             next: 1,
             unsent: 1,
+            away: 0,
             bytes: 0,
             resend_at: 0,
             resend_us,
             earliest: Micros::MAX,
+            headless: None,
         }
     }
 
@@ -138,7 +152,24 @@ impl Line {
     }
 
     /// Takes a request to be sent at the end of the turn, or gives it back when full.
-    pub fn push(&mut self, request: Request) -> Result<(), Request> {
+    pub fn push(&mut self, now: Now, request: Request) -> Result<(), Request> {
+        self.add(now, request, false)?;
+        self.away += 1;
+        Ok(())
+    }
+
+    /// Takes a copy of a request that goes to the head on this worker: its number and the base, or
+    /// nothing when full.
+    pub fn register(&mut self, now: Now, request: &Request) -> Option<(u64, u64)> {
+        let all_sent = self.unsent == self.next;
+        self.add(now, request.clone(), true).ok()?;
+        if all_sent {
+            self.unsent = self.next;
+        }
+        Some((self.next - 1, self.base()))
+    }
+
+    fn add(&mut self, now: Now, request: Request, near: bool) -> Result<(), Request> {
         let size = request.op.size();
         let full = self.pending.len() >= self.settings.pending_max
             || (self.bytes > 0 && self.bytes + size > self.settings.pending_bytes_max);
@@ -147,14 +178,17 @@ impl Line {
         }
         self.bytes += size;
         self.earliest = self.earliest.min(request.deadline_us);
-        self.pending.push_back(Pending { request: Some(request), sent: false });
+        self.pending.push_back(Pending { request: Some(request), since: now.steady_us, sent: near, near });
         self.next += 1;
         Ok(())
     }
 
     /// The next message, while there is something to send.
     pub fn flush(&mut self, now: Now) -> Option<Forwards> {
-        if self.unsent >= self.next {
+        if self.away == 0 {
+            self.unsent = self.next;
+        }
+        if self.unsent >= self.next || self.headless.is_some() {
             return None;
         }
         if self.unsent == self.base() {
@@ -167,7 +201,7 @@ impl Line {
             && requests.len() < self.settings.batch_requests_max
         {
             let pending = &mut self.pending[(self.unsent - base) as usize];
-            if let Some(request) = &pending.request {
+            if let Some(request) = pending.request.as_ref().filter(|_| !pending.near) {
                 pending.sent = true;
                 bytes += 64 + request.op.size();
                 requests.push(Forwarded {
@@ -183,11 +217,19 @@ impl Line {
         Some(Forwards { base, first, last: self.unsent - 1, requests })
     }
 
-    /// An answer came: the request it belongs to, unless it was settled before.
-    pub fn settle(&mut self, now: Now, sequence: u64) -> Option<Request> {
+    /// Whether this number is a near request's that is not settled.
+    pub fn is_near(&self, sequence: u64) -> bool {
+        let index = sequence.checked_sub(self.base()).and_then(|index| usize::try_from(index).ok());
+        let pending = index.and_then(|index| self.pending.get(index));
+        pending.is_some_and(|pending| pending.near && pending.request.is_some())
+    }
+
+    /// An answer came: the request it belongs to, and whether that was near; unless it was settled before.
+    pub fn settle(&mut self, now: Now, sequence: u64) -> Option<(Request, bool)> {
         let index = usize::try_from(sequence.checked_sub(self.base())?).ok()?;
-        let request = self.pending.get_mut(index)?.request.take()?;
-        self.bytes -= request.op.size();
+        let pending = self.pending.get_mut(index)?;
+        let (request, near) = (pending.request.take()?, pending.near);
+        self.forget(&request, near);
         let base = self.base();
         self.drop_settled();
         // Only answers to the oldest are progress: another one's may have been lost.
@@ -195,7 +237,12 @@ impl Line {
             self.resend_us = self.settings.resend_us;
             self.resend_at = now.steady_us + self.resend_us;
         }
-        Some(request)
+        Some((request, near))
+    }
+
+    fn forget(&mut self, request: &Request, near: bool) {
+        self.bytes -= request.op.size();
+        self.away -= usize::from(!near);
     }
 
     fn drop_settled(&mut self) {
@@ -207,57 +254,96 @@ impl Line {
 
     /// When [`Line::tick`] wants to be called.
     pub fn wake_at(&self) -> Option<Micros> {
-        match self.unsent < self.next {
-            true => Some(0),
-            false if self.pending.is_empty() => None,
-            false => Some(self.resend_at.min(self.earliest)),
+        if self.pending.is_empty() {
+            return None;
+        }
+        if let Some(look_at) = self.headless {
+            return Some(look_at.min(self.earliest));
+        }
+        match (self.away, self.unsent < self.next) {
+            (0, _) => Some(self.earliest),
+            (_, true) => Some(0),
+            (_, false) => Some(self.resend_at.min(self.earliest)),
         }
     }
 
-    /// Sends again what is unanswered for too long, and gives up what is past its deadline: those
-    /// requests, and whether the head may have seen them.
-    pub fn tick(&mut self, now: Now) -> Vec<(Request, bool)> {
-        let resends = self.unsent >= self.next && now.steady_us >= self.resend_at;
-        if self.pending.is_empty() || !(resends || now.steady_us >= self.earliest) {
+    /// Whether there is somebody to take requests. While there is not, none are sent.
+    pub fn set_headless(&mut self, now: Now, headless: bool) {
+        match (headless, self.headless) {
+            (true, None) => self.headless = Some(now.steady_us),
+            (false, Some(_)) => self.headless = None,
+            _ => {}
+        }
+    }
+
+    /// Sends again what is unanswered for too long, and gives up what is past its deadline, or waits for
+    /// too long for somebody to take it: those requests, whether they were near, and whether a head may have
+    /// seen them.
+    pub fn tick(&mut self, now: Now) -> Vec<GivenUp> {
+        let looks = self.headless.is_some_and(|at| now.steady_us >= at);
+        let resends = self.away > 0 && self.unsent >= self.next && now.steady_us >= self.resend_at;
+        if self.pending.is_empty() || !(looks || resends || now.steady_us >= self.earliest) {
             return Vec::new();
         }
         let mut given_up = Vec::new();
+        let patience_us = self.settings.patience_us;
         for pending in &mut self.pending {
-            if pending.request.as_ref().is_some_and(|request| request.deadline_us <= now.steady_us) {
-                given_up.extend(pending.request.take().map(|request| (request, pending.sent)));
+            let tired = looks && now.steady_us >= pending.since + patience_us;
+            let ends = |request: &Request| {
+                let had_no_effect = !pending.sent || (!pending.near && !request.op.is_write());
+                request.deadline_us <= now.steady_us || (tired && had_no_effect)
+            };
+            if pending.request.as_ref().is_some_and(ends) {
+                let (near, sent) = (pending.near, pending.sent);
+                given_up.extend(pending.request.take().map(|request| GivenUp { request, near, sent }));
             }
         }
-        self.bytes -= given_up.iter().map(|(request, _)| request.op.size()).sum::<usize>();
+        for GivenUp { request, near, .. } in &given_up {
+            self.forget(request, *near);
+        }
         self.drop_settled();
         let deadlines = self.pending.iter().filter_map(|pending| pending.request.as_ref());
         self.earliest = deadlines.map(|request| request.deadline_us).min().unwrap_or(Micros::MAX);
-        if !resends {
-            return given_up;
+        if looks {
+            self.headless = Some(now.steady_us + self.settings.resend_us);
         }
-        self.unsent = self.base();
-        self.resend_us = (self.resend_us * 2).min(self.settings.resend_us * 10);
-        self.resend_at = now.steady_us + self.resend_us;
+        if resends {
+            self.unsent = self.base();
+            self.resend_us = (self.resend_us * 2).min(self.settings.resend_us * 10);
+            self.resend_at = now.steady_us + self.resend_us;
+        }
         given_up
     }
 
-    /// The shard has new members that know nothing of us: numbers begin anew. What the old head may
-    /// have seen is handed out; the rest goes to the new one.
-    pub fn restart(&mut self) -> Vec<Request> {
-        let mut fresh = Line::new(self.settings);
-        let mut seen = Vec::new();
-        for pending in self.pending.drain(..) {
-            match pending.request {
-                Some(request) if pending.sent => seen.push(request),
-                Some(request) => {
-                    let taken = fresh.push(request);
-                    debug_assert!(taken.is_ok(), "it had room before");
+    /// The shard has another view: all that is not answered is sent again, under the same numbers. Where the
+    /// head is no longer on this worker, near requests go with it: those that did.
+    pub fn restart(&mut self, head_is_here: bool) -> Vec<From> {
+        self.unsent = self.base();
+        self.resend_us = self.settings.resend_us;
+        self.headless = None;
+        let mut turned = Vec::new();
+        if !head_is_here {
+            for pending in self.pending.iter_mut().filter(|pending| pending.near) {
+                pending.near = false;
+                if let Some(request) = &pending.request {
+                    self.away += 1;
+                    turned.push(request.from);
                 }
-                None => {}
             }
         }
-        *self = fresh;
-        seen
+        turned
     }
+}
+
+/// A request that will have no answer.
+#[derive(Debug)]
+pub struct GivenUp {
+    /// It.
+    pub request: Request,
+    /// Whether it went to a head on this worker.
+    pub near: bool,
+    /// Whether a head may have seen it.
+    pub sent: bool,
 }
 
 /// The head's side: one origin's requests.
@@ -325,7 +411,7 @@ impl Inbound {
         if incarnation != self.incarnation {
             return;
         }
-        self.kept_bytes += size_of_outcome(&outcome);
+        self.kept_bytes += outcome.size();
         *kept = Kept::Answer(outcome.clone(), position);
         self.ready.push(Answer { sequence, outcome, position });
         self.forget_beyond_bound();
@@ -344,7 +430,7 @@ impl Inbound {
         let mut bytes = 0;
         let fits = |answer: &Answer| {
             let before = bytes;
-            bytes += 32 + size_of_outcome(&answer.outcome);
+            bytes += 32 + answer.outcome.size();
             before < self.settings.batch_bytes_max
         };
         let count = self.ready.iter().map(fits).take_while(|fits| *fits).count();
@@ -368,7 +454,7 @@ impl Inbound {
     fn forget_below(&mut self, base: u64) {
         while self.taken.first_key_value().is_some_and(|(sequence, _)| *sequence < base) {
             if let Some((_, Kept::Answer(outcome, _))) = self.taken.pop_first() {
-                self.kept_bytes -= size_of_outcome(&outcome);
+                self.kept_bytes -= outcome.size();
             }
         }
     }
@@ -379,7 +465,7 @@ impl Inbound {
         }
         for kept in self.taken.values_mut() {
             if let Kept::Answer(outcome, _) = kept {
-                self.kept_bytes -= size_of_outcome(outcome);
+                self.kept_bytes -= outcome.size();
                 *kept = Kept::Forgotten;
             }
             if self.kept_bytes <= self.settings.answers_bytes_max {
@@ -389,20 +475,11 @@ impl Inbound {
     }
 }
 
-fn size_of_outcome(outcome: &Outcome) -> usize {
-    match outcome {
-        Outcome::Value(value) => value.len(),
-        Outcome::Many(outcomes) => outcomes.iter().map(|outcome| 32 + size_of_outcome(outcome)).sum(),
-        Outcome::Page(keys, _) => keys.iter().map(|key| 32 + key.len()).sum(),
-        _ => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ids::ShardId;
-    use crate::operation::{Action, From, SessionId};
+    use crate::operation::{Action, SessionId};
     use alloc::vec;
     use bytes::Bytes;
 
@@ -431,7 +508,7 @@ mod tests {
         let settings = ForwardSettings::default();
         let mut line = Line::new(settings);
         for _ in 0..3 {
-            line.push(request(millis(1000))).unwrap();
+            line.push(at(0), request(millis(1000))).unwrap();
         }
         (line, Inbound::new(settings))
     }
@@ -455,7 +532,7 @@ mod tests {
     fn lost_frames_are_sent_again_and_gaps_wait() {
         let (mut line, mut inbound) = pair();
         let lost = line.flush(at(0)).unwrap();
-        line.push(request(millis(1000))).unwrap();
+        line.push(at(0), request(millis(1000))).unwrap();
         let early = line.flush(at(1)).unwrap();
         assert!(inbound.accept(LIFE, early).is_empty(), "4 must wait for 1 to 3");
         assert!(line.tick(at(100)).is_empty());
@@ -470,11 +547,11 @@ mod tests {
     fn what_was_given_up_leaves_no_gap() {
         let (mut line, mut inbound) = pair();
         line.flush(at(0));
-        line.push(request(millis(9000))).unwrap();
+        line.push(at(0), request(millis(9000))).unwrap();
         line.flush(at(0));
         let given_up = line.tick(at(1500));
         assert_eq!(given_up.len(), 3);
-        assert!(given_up.iter().all(|(_, sent)| *sent));
+        assert!(given_up.iter().all(|given_up| given_up.sent));
         assert_eq!(numbers(&inbound.accept(LIFE, line.flush(at(1500)).unwrap())), [4]);
     }
 
@@ -487,7 +564,7 @@ mod tests {
             assert!(line.settle(at(1), sequence).is_some());
             assert!(line.settle(at(1), sequence).is_none());
         }
-        line.push(request(millis(1000))).unwrap();
+        line.push(at(0), request(millis(1000))).unwrap();
         assert_eq!(numbers(&inbound.accept(LIFE, line.flush(at(2)).unwrap())), [4]);
         assert_eq!(inbound.taken.len(), 1);
         let (mut reborn, _) = pair();
@@ -517,7 +594,35 @@ mod tests {
     #[test]
     fn a_full_line_gives_requests_back() {
         let mut line = Line::new(ForwardSettings { pending_max: 1, ..ForwardSettings::default() });
-        assert!(line.push(request(0)).is_ok());
-        assert!(line.push(request(0)).is_err());
+        assert!(line.push(at(0), request(0)).is_ok());
+        assert!(line.push(at(0), request(0)).is_err());
+    }
+
+    #[test]
+    fn near_requests_are_not_sent_until_their_head_is_gone() {
+        let (mut line, mut inbound) = pair();
+        assert_eq!(line.register(at(0), &request(millis(1000))), Some((4, 1)));
+        assert!(line.is_near(4) && !line.is_near(3));
+        assert_eq!(numbers(&line.flush(at(0)).unwrap().requests), [1, 2, 3]);
+        assert!(line.restart(true).is_empty());
+        assert_eq!(numbers(&line.flush(at(1)).unwrap().requests), [1, 2, 3]);
+        assert_eq!(line.restart(false).len(), 1);
+        assert_eq!(numbers(&inbound.accept(LIFE, line.flush(at(2)).unwrap())), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn without_a_head_only_what_had_no_effect_is_refused_early() {
+        let settings = ForwardSettings::default();
+        let mut line = Line::new(settings);
+        line.push(at(0), request(millis(5000))).unwrap();
+        line.flush(at(0));
+        line.push(at(10), request(millis(5000))).unwrap();
+        line.set_headless(at(20), true);
+        assert_eq!(line.flush(at(20)), None);
+        assert!(line.tick(at(20)).is_empty());
+        let refused = line.tick(at(2010));
+        assert_eq!((refused.len(), refused[0].sent), (1, false), "the first may have been done");
+        assert_eq!(line.tick(at(5000)).len(), 1);
+        assert_eq!(line.wake_at(), None);
     }
 }

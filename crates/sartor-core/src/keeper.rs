@@ -15,7 +15,7 @@ use crate::ids::{Epoch, Position};
 use crate::operation::{
     Action, Batch, Change, Context, Failure, FailureKind, Old, Op, Outcome, Request, Scan, Version, evaluate,
 };
-use crate::record::{Layout, Meta};
+use crate::record::{Layout, Meta, Record};
 use crate::routing::slot::slot_of;
 use crate::time::Now;
 use alloc::boxed::Box;
@@ -37,6 +37,11 @@ pub enum Task {
     Apply(Entry),
     /// Remove up to `limit` records past their deadline, as one entry of this epoch.
     Expire(Epoch, usize),
+    /// Read a page of records from here on, about so many bytes, for this fill of another replica.
+    Walk(Epoch, Cursor, usize),
+    /// Take records of a walk elsewhere, in this fill. With a position, everything here goes first, and the
+    /// replica stands at that position from now on.
+    Fill(Epoch, Option<Position>, Vec<Record>),
 }
 
 /// What came of a [`Task`].
@@ -50,8 +55,25 @@ pub enum Done {
     Applied(Position),
     /// Removed, if any; `more` are due already.
     Expired(Option<Entry>, bool),
+    /// A page for that fill, as it was at the position that the replica had reached.
+    Walked(Epoch, Walked),
+    /// The records of that fill are here.
+    Filled(Epoch),
     /// The store failed: this replica can go on no longer.
     Broken(Option<Request>, Failure),
+}
+
+/// A page of a walk.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Walked {
+    /// Its records.
+    pub records: Vec<Record>,
+    /// Where to go on.
+    pub next: Cursor,
+    /// The entry up to which it tells the truth.
+    pub at: Position,
+    /// How many records the replica holds.
+    pub total: u64,
 }
 
 /// A numbered change of a shard, the unit of replication. All of it is applied, or none.
@@ -113,7 +135,8 @@ impl Writes {
         }
     }
 
-    fn from_vec(mut writes: Vec<Write>) -> Option<Writes> {
+    /// The writes of a list; none if it is empty.
+    pub fn from_vec(mut writes: Vec<Write>) -> Option<Writes> {
         match writes.len() {
             0 => None,
             1 => writes.pop().map(Writes::One),
@@ -147,6 +170,8 @@ pub struct Keeper {
     limits: KeeperLimits,
     /// The store failed once: what it holds is not known any more.
     broken: Option<DataletError>,
+    /// There is no memory for more.
+    full: bool,
 }
 
 /// An operation on one key, decided or not for us to decide.
@@ -175,6 +200,7 @@ impl Keeper {
             arena: BytesMut::new(),
             limits,
             broken: None,
+            full: false,
         }
     }
 
@@ -205,12 +231,22 @@ impl Keeper {
         }
     }
 
+    /// About how many bytes of memory its records take.
+    pub fn bytes(&self) -> u64 {
+        self.shelf.store.bytes() + self.shelf.metas.as_ref().map_or(0, |metas| metas.bytes())
+    }
+
+    /// From now on, operations that make records larger are refused, or are not.
+    pub fn set_full(&mut self, full: bool) {
+        self.full = full;
+    }
+
     /// Runs one task. Once the store has failed it is not asked again.
     pub fn run(&mut self, now: Now, task: Task) -> Done {
         if let Some(error) = &self.broken {
             let request = match task {
                 Task::Evaluate(request, _) | Task::Read(request) => Some(request),
-                Task::Apply(_) | Task::Expire(..) => None,
+                Task::Apply(_) | Task::Expire(..) | Task::Walk(..) | Task::Fill(..) => None,
             };
             return broken(request, error);
         }
@@ -226,6 +262,14 @@ impl Keeper {
             }
             Task::Expire(epoch, limit) => match self.expire(now, epoch, limit) {
                 Ok((entry, more)) => Done::Expired(entry, more),
+                Err(error) => self.fail(None, error),
+            },
+            Task::Walk(fill, cursor, bytes_max) => match self.walk(cursor, bytes_max) {
+                Ok(walked) => Done::Walked(fill, walked),
+                Err(error) => self.fail(None, error),
+            },
+            Task::Fill(fill, start, records) => match self.fill(start, records) {
+                Ok(()) => Done::Filled(fill),
                 Err(error) => self.fail(None, error),
             },
         }
@@ -260,6 +304,10 @@ impl Keeper {
     }
 
     fn evaluate(&mut self, now: Now, request: Request, epoch: Epoch) -> Done {
+        if self.full && request.op.grows() {
+            let text = "command not allowed when used memory > 'maxmemory'.";
+            return Done::Evaluated(request, Failure::outcome(FailureKind::Full, text), None);
+        }
         let position = self.position.next(epoch);
         let decided = match &request.op {
             Op::Key(key, action) => match self.decide_key(now, key, action, Some(position)) {
@@ -463,6 +511,31 @@ impl Keeper {
             self.position = position;
         }
         Ok((entry, more))
+    }
+
+    fn walk(&mut self, mut cursor: Cursor, bytes_max: usize) -> Result<Walked, DataletError> {
+        let mut page = Page::new(bytes_max / 32, bytes_max);
+        self.shelf.store.walk(&mut cursor, &mut page)?;
+        let mut records = Vec::with_capacity(page.pairs().len());
+        for (key, stored) in page.into_pairs() {
+            let (meta, start) = self.shelf.meta_of(&key, &stored)?;
+            records.push(Record { key, value: stored.slice(start..), meta });
+        }
+        let total = self.shelf.store.len()?;
+        Ok(Walked { records, next: cursor, at: self.position, total })
+    }
+
+    fn fill(&mut self, start: Option<Position>, records: Vec<Record>) -> Result<(), DataletError> {
+        if let Some(position) = start {
+            // What was deleted before is not known here, so nothing watched before counts as unchanged.
+            self.clear(position)?;
+            self.position = position;
+        }
+        for record in records {
+            self.deadlines.set(&record.key, record.meta.deadline_ms);
+            self.shelf.put(&record.key, &record.value, record.meta)?;
+        }
+        Ok(())
     }
 
     fn write(&mut self, write: &Write, position: Position) -> Result<(), DataletError> {

@@ -32,6 +32,7 @@ pub mod operation;
 pub mod random;
 pub mod record;
 pub mod routing;
+pub mod seat;
 pub mod session;
 pub mod stores;
 pub mod time;

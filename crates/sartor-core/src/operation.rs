@@ -46,6 +46,8 @@ pub enum From {
         incarnation: Incarnation,
         /// Its number for this shard.
         sequence: u64,
+        /// All its requests below this number are settled.
+        base: u64,
     },
 }
 
@@ -263,6 +265,20 @@ pub enum FailureKind {
     Unsupported,
     /// The store failed.
     Data,
+    /// There is no memory for it; it had no effect.
+    Full,
+}
+
+impl Outcome {
+    /// About how many bytes it holds.
+    pub fn size(&self) -> usize {
+        match self {
+            Outcome::Value(value) => value.len(),
+            Outcome::Many(outcomes) => outcomes.iter().map(|outcome| 32 + outcome.size()).sum(),
+            Outcome::Page(keys, _) => keys.iter().map(|key| 32 + key.len()).sum(),
+            _ => 0,
+        }
+    }
 }
 
 impl Failure {
@@ -280,6 +296,15 @@ impl Op {
             Op::Batch(batch) => !batch.watched.is_empty() || batch.steps.iter().any(Op::is_write),
             Op::Clear => true,
             Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
+        }
+    }
+
+    /// Whether it may need more memory than there is now.
+    pub fn grows(&self) -> bool {
+        match self {
+            Op::Key(_, action) => action.grows(),
+            Op::Batch(batch) => batch.steps.iter().any(Op::grows),
+            Op::Clear | Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
         }
     }
 
@@ -310,6 +335,11 @@ impl Action {
                 | Action::TimeToLive(_)
                 | Action::Version
         )
+    }
+
+    /// Whether it may need more memory than there is now.
+    pub fn grows(&self) -> bool {
+        matches!(self, Action::Set(_) | Action::Add(_) | Action::Append(_) | Action::SetRange(..))
     }
 
     /// Whether it may answer with a value.

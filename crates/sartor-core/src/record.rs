@@ -12,6 +12,7 @@
 use crate::ids::{Epoch, Position};
 use crate::wire::codec::{get_varint, put_varint};
 use alloc::vec::Vec;
+use bytes::Bytes;
 
 /// What Sartor remembers of a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,6 +21,17 @@ pub struct Meta {
     pub version: Position,
     /// When it expires, in ms since 1970.
     pub deadline_ms: Option<u64>,
+}
+
+/// A record as a walk finds it and a new replica gets it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Record {
+    /// The key.
+    pub key: Bytes,
+    /// The user's value.
+    pub value: Bytes,
+    /// What is remembered of it.
+    pub meta: Meta,
 }
 
 /// Where the [`Meta`] of a record is kept.

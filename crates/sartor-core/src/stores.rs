@@ -23,8 +23,23 @@ impl Stores {
     }
 
     /// A replica's keeper.
+    pub fn get(&self, shard: ShardId) -> Option<&Keeper> {
+        self.keepers.get(&shard)
+    }
+
+    /// A replica's keeper, to be changed.
     pub fn get_mut(&mut self, shard: ShardId) -> Option<&mut Keeper> {
         self.keepers.get_mut(&shard)
+    }
+
+    /// About how many bytes of memory all records take.
+    pub fn bytes(&self) -> u64 {
+        self.keepers.values().map(Keeper::bytes).sum()
+    }
+
+    /// From now on, operations that make records larger are refused, or are not.
+    pub fn set_full(&mut self, full: bool) {
+        self.keepers.values_mut().for_each(|keeper| keeper.set_full(full));
     }
 
     /// A hint that these tasks will be run soon, in this order.

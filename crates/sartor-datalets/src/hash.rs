@@ -28,6 +28,8 @@ pub struct Hash {
     depth: u32,
     segments: Vec<Segment>,
     len: u64,
+    /// Bytes of the pairs that do not lie in the table.
+    large: u64,
 }
 
 struct Segment {
@@ -38,6 +40,11 @@ struct Segment {
 
 /// Key and value together that fit into an entry itself.
 const SMALL_BYTES: usize = 61;
+
+/// What an entry takes in a table that is as full as tables are on average.
+const ENTRY_BYTES: u64 = 96;
+/// What the allocator adds.
+const LARGE_OVERHEAD: u64 = 16;
 
 /// A pair: the key, then the value. Small ones lie in the table, so that a lookup touches no other
 /// memory; with its kind and lengths an entry fills a cache line.
@@ -75,6 +82,14 @@ impl Entry {
         }
     }
 
+    /// What lies outside of the table.
+    fn large(&self) -> u64 {
+        match self {
+            Entry::Small { .. } => 0,
+            Entry::Large { pair, .. } => pair.len() as u64 + LARGE_OVERHEAD,
+        }
+    }
+
     fn set_value(&mut self, key: &[u8], value: &[u8]) {
         match self {
             Entry::Small { key_len, len, pair } if usize::from(*key_len) + value.len() <= SMALL_BYTES => {
@@ -105,7 +120,7 @@ impl Hash {
     /// An empty table. The seed keeps strangers from choosing keys that collide.
     pub fn new(seed: u64) -> Hash {
         let segments = vec![Segment { depth: 0, entries: HashTable::new() }];
-        Hash { hasher: FixedState::with_seed(seed), directory: vec![0], depth: 0, segments, len: 0 }
+        Hash { hasher: FixedState::with_seed(seed), directory: vec![0], depth: 0, segments, len: 0, large: 0 }
     }
 
     fn index_of(&self, hash: u64) -> usize {
@@ -171,11 +186,15 @@ impl Datalet for Hash {
         let index = self.directory[self.index_of(hash)];
         let (segment, hasher) = (&mut self.segments[index as usize], &self.hasher);
         if let Some(entry) = segment.entries.find_mut(inner(hash), |entry| entry.key() == key) {
+            let before = entry.large();
             entry.set_value(key, value);
+            self.large = self.large + entry.large() - before;
             return Ok(());
         }
         let rehash = |entry: &Entry| inner(hash_of(hasher, entry.key()));
-        segment.entries.insert_unique(inner(hash), Entry::new(key, value), rehash);
+        let entry = Entry::new(key, value);
+        self.large += entry.large();
+        segment.entries.insert_unique(inner(hash), entry, rehash);
         let full = segment.entries.len() > SEGMENT_ENTRIES_MAX;
         self.len += 1;
         if full {
@@ -189,7 +208,7 @@ impl Datalet for Hash {
         let index = self.directory[self.index_of(hash)];
         let (segment, hasher) = (&mut self.segments[index as usize], &self.hasher);
         if let Ok(entry) = segment.entries.find_entry(inner(hash), |entry| entry.key() == key) {
-            entry.remove();
+            self.large -= entry.remove().0.large();
             let entries = &mut segment.entries;
             if entries.capacity() > 64 && entries.len() * 8 < entries.capacity() {
                 entries.shrink_to(entries.len() * 2, |entry| inner(hash_of(hasher, entry.key())));
@@ -241,6 +260,10 @@ impl Datalet for Hash {
 
     fn len(&mut self) -> Result<u64, DataletError> {
         Ok(self.len)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.len * ENTRY_BYTES + self.large
     }
 }
 

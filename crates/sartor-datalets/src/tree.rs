@@ -9,7 +9,12 @@ use std::ops::Bound;
 #[derive(Default)]
 pub struct Tree {
     pairs: BTreeMap<Box<[u8]>, Box<[u8]>>,
+    /// Bytes of all pairs.
+    bytes: u64,
 }
+
+/// What a pair takes beside its bytes: its place in the tree, and two allocations.
+const PAIR_BYTES: u64 = 80;
 
 impl Tree {
     /// Pushes pairs within the bounds; the last key pushed if there were more.
@@ -37,8 +42,12 @@ impl Datalet for Tree {
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), DataletError> {
         match self.pairs.get_mut(key) {
             Some(old) if old.len() == value.len() => old.copy_from_slice(value),
-            Some(old) => *old = value.into(),
+            Some(old) => {
+                self.bytes = self.bytes + value.len() as u64 - old.len() as u64;
+                *old = value.into();
+            }
             None => {
+                self.bytes += (key.len() + value.len()) as u64;
                 self.pairs.insert(key.into(), value.into());
             }
         }
@@ -46,7 +55,9 @@ impl Datalet for Tree {
     }
 
     fn delete(&mut self, key: &[u8]) -> Result<(), DataletError> {
-        self.pairs.remove(key);
+        if let Some(value) = self.pairs.remove(key) {
+            self.bytes -= (key.len() + value.len()) as u64;
+        }
         Ok(())
     }
 
@@ -63,11 +74,16 @@ impl Datalet for Tree {
 
     fn clear(&mut self) -> Result<(), DataletError> {
         self.pairs.clear();
+        self.bytes = 0;
         Ok(())
     }
 
     fn len(&mut self) -> Result<u64, DataletError> {
         Ok(self.pairs.len() as u64)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes + self.pairs.len() as u64 * PAIR_BYTES
     }
 
     fn scan(&mut self, start: &[u8], end: Option<&[u8]>, page: &mut Page) -> Result<(), DataletError> {

@@ -1,5 +1,9 @@
 //! Configuration of one process, as TOML. `sartor up` writes these files; on real machines people do.
 
+use sartor_core::controlet::part::lease::LeaseSettings;
+use sartor_core::coordinator::CoordinatorSettings;
+use sartor_core::coordinator::agent::AgentSettings;
+use sartor_core::time::millis;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -32,6 +36,9 @@ pub struct NodeConfig {
     /// Whether it may listen beyond this machine although nobody has to authenticate.
     #[serde(default)]
     pub unprotected: bool,
+    /// A node that is silent for so long is replaced, in ms; the same in all processes.
+    #[serde(default = "detect_ms")]
+    pub detect_ms: u64,
     /// Changed settings, by the names that CONFIG GET knows.
     #[serde(default)]
     pub settings: BTreeMap<String, u64>,
@@ -69,10 +76,40 @@ pub struct CoordinatorConfig {
     pub mode: String,
     /// Its datalet kind.
     pub datalet: String,
+    /// A node that is silent for so long is replaced, in ms; the same in all processes.
+    #[serde(default = "detect_ms")]
+    pub detect_ms: u64,
 }
 
 fn one() -> u8 {
     1
+}
+
+fn detect_ms() -> u64 {
+    500
+}
+
+/// The times that follow from how soon a silent node is to be replaced.
+pub struct Timing {
+    /// The coordinator's.
+    pub coordinator: CoordinatorSettings,
+    /// Of heartbeats.
+    pub agent: AgentSettings,
+    /// Of the promises among replicas.
+    pub lease: LeaseSettings,
+}
+
+impl Timing {
+    /// Promises end before a node is replaced, so that its successors need not wait for them; four
+    /// heartbeats or promises in a row may be late.
+    pub fn of(detect_ms: u64) -> Timing {
+        let detect_us = millis(detect_ms);
+        Timing {
+            coordinator: CoordinatorSettings { down_after_us: detect_us, tick_us: detect_us / 10 },
+            agent: AgentSettings { heartbeat_every_us: detect_us / 5 },
+            lease: LeaseSettings { lease_us: detect_us * 4 / 5, renew_us: detect_us * 4 / 25 },
+        }
+    }
 }
 
 /// Reads a file, or says in a line what is wrong with it.

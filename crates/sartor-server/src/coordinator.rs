@@ -2,17 +2,18 @@
 //! few pages of HTTP.
 
 use crate::clock;
-use crate::config::{CoordinatorConfig, replace};
+use crate::config::{CoordinatorConfig, Timing, replace};
 use crate::link::{IN, KINDS, Links, OUT};
 use crate::node::bind;
 use crate::status::{CoordinatorNews, status};
 use bytes::Bytes;
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
-use sartor_core::coordinator::{Action, Coordinator, CoordinatorSettings, Event, Heartbeat, Spec};
+use sartor_core::controlet::MODES;
+use sartor_core::coordinator::{Action, Coordinator, Event, Heartbeat, Spec};
 use sartor_core::ids::WorkerId;
 use sartor_core::routing::map::ClusterMap;
-use sartor_core::time::Now;
+use sartor_core::time::{Micros, Now};
 use sartor_core::wire::codec::Wire;
 use sartor_core::wire::frame::Header;
 use std::path::Path;
@@ -32,10 +33,11 @@ pub fn run(config: &CoordinatorConfig) -> Result<(), String> {
     let poll = Poll::new().map_err(failed)?;
     let mut links = Links::new(config.cluster, 0, Some(listener));
     links.register(poll.registry(), LISTENER).map_err(failed)?;
-    let settings = CoordinatorSettings::default();
-    let (addr, pid) = (config.listen.clone(), std::process::id());
-    let core = Coordinator::new(clock::now(), spec(config), settings, addr, pid, map);
-    let mut process = Process { config: config.clone(), poll, links, core, page };
+    let settings = Timing::of(config.detect_ms).coordinator;
+    let (addr, pid, now) = (config.listen.clone(), std::process::id(), clock::now());
+    let core = Coordinator::new(now, spec(config), settings, addr, pid, map, MODES);
+    let (config, tick_us) = (config.clone(), settings.tick_us);
+    let mut process = Process { config, poll, links, core, page, tick_us, ticked_us: 0, warned: false };
     process.run().map_err(|error| format!("the coordinator's event loop failed: {error}"))
 }
 
@@ -59,6 +61,9 @@ struct Process {
     links: Links,
     core: Coordinator,
     page: Arc<Mutex<String>>,
+    tick_us: Micros,
+    ticked_us: Micros,
+    warned: bool,
 }
 
 impl Process {
@@ -66,7 +71,7 @@ impl Process {
         let mut events = Events::with_capacity(256);
         self.publish(clock::now());
         loop {
-            match self.poll.poll(&mut events, Some(Duration::from_millis(50))) {
+            match self.poll.poll(&mut events, Some(Duration::from_micros(self.tick_us))) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 other => other?,
             }
@@ -84,8 +89,25 @@ impl Process {
                 self.learn_addr(&frame);
                 self.step(now, Event::Frame(frame))?;
             }
+            // After everything that was heard: who has spoken is not silent.
+            if now.steady_us >= self.ticked_us + self.tick_us {
+                self.ticked_us = now.steady_us;
+                self.step(now, Event::Tick)?;
+                self.warn();
+            }
             self.links.flush(now.steady_us, self.poll.registry());
             self.publish(now);
+        }
+    }
+
+    fn warn(&mut self) {
+        if let Some(epoch) = self.core.outdated().filter(|_| !self.warned) {
+            self.warned = true;
+            let (path, epoch) = (self.config.dir.join(MAP_FILE), epoch.0);
+            eprintln!(
+                "sartor: {} is older than the map of the nodes (epoch {epoch}); nothing will be repaired. Put its newest copy back, or stop all nodes and begin with an empty folder",
+                path.display()
+            );
         }
     }
 
@@ -107,6 +129,7 @@ impl Process {
                 match action {
                     Action::Persist(map) => {
                         save_map(&self.config.dir, &map)?;
+                        log_changes(self.core.map(), &map);
                         events.push(Event::Persisted(map.epoch));
                     }
                     Action::Send(to, frame) => self.links.send(to, &frame),
@@ -119,10 +142,36 @@ impl Process {
     fn publish(&self, now: Now) {
         let Some(map) = self.core.map() else { return };
         let news = CoordinatorNews { addr: self.config.listen.clone(), pid: std::process::id(), is_up: true };
-        let status = status(map, &self.core.reports(now), &news);
+        let status = status(map, &self.core.reports(now), &self.core.repairs(), &news);
         if let Ok(json) = serde_json::to_string(&status) {
             *self.page.lock().unwrap_or_else(PoisonError::into_inner) = json;
         }
+    }
+}
+
+/// Tells what happens to the shards, a line for each that changes.
+fn log_changes(old: Option<&ClusterMap>, new: &ClusterMap) {
+    let Some(old) = old else { return };
+    for shard in &new.shards {
+        let before = old.shard(shard.id);
+        if before.is_some_and(|before| before.members == shard.members && before.joining == shard.joining) {
+            continue;
+        }
+        if before.is_some_and(|before| before.born != shard.born) {
+            eprintln!("sartor: shard {} lost all its copies; it begins anew, empty", shard.id.0);
+        }
+        let members: Vec<String> = shard.members.iter().map(|member| member.node.0.to_string()).collect();
+        let joining = match shard.joining {
+            Some(joining) if shard.members.contains(&joining.member) => ", the last one new".into(),
+            Some(joining) => format!(", node {} is being filled", joining.member.node.0),
+            None => String::new(),
+        };
+        eprintln!(
+            "sartor: epoch {}: shard {} on nodes {}{joining}",
+            new.epoch.0,
+            shard.id.0,
+            members.join(" ")
+        );
     }
 }
 

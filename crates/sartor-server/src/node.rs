@@ -7,7 +7,7 @@ use crate::stats::SharedStats;
 use crate::status::{CoordinatorNews, Status, status};
 use crate::worker::{Mailbox, Worker};
 use mio::net::TcpListener;
-use sartor_core::coordinator::{NodeReport, NodeState};
+use sartor_core::coordinator::{NodeReport, NodeState, Repair};
 use sartor_core::ids::Incarnation;
 use sartor_core::routing::map::ClusterMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +33,8 @@ pub struct News {
     pub reports: Vec<NodeReport>,
     /// The coordinator.
     pub coordinator: CoordinatorNews,
+    /// What is being repaired.
+    pub repairs: Vec<Repair>,
     /// While the coordinator is away: nodes that our own links find dead.
     pub unreachable: Vec<u16>,
 }
@@ -51,7 +53,7 @@ impl Shared {
                 report.state = NodeState::Down;
             }
         }
-        status(map, &news.reports, &news.coordinator)
+        status(map, &news.reports, &news.repairs, &news.coordinator)
     }
 }
 

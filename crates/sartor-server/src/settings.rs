@@ -33,6 +33,10 @@ pub enum Name {
     ExecAcrossShards,
     /// Whether commands may come without RESP framing.
     InlineCommands,
+    /// Bytes of records, before writes are refused.
+    MemoryMax,
+    /// How long a request waits while its shard is failing over.
+    FailoverWaitMs,
 }
 
 /// What there is to know of a setting.
@@ -47,10 +51,12 @@ pub struct Setting {
     pub min: u64,
     /// The largest.
     pub max: u64,
+    /// Whether it can be changed while the node runs.
+    pub live: bool,
 }
 
 const fn setting(name: &'static str, default: u64, min: u64, max: u64, about: &'static str) -> Setting {
-    Setting { name, about, default, min, max }
+    Setting { name, about, default, min, max, live: true }
 }
 
 const MIB: u64 = 1 << 20;
@@ -100,6 +106,17 @@ pub const SETTINGS: &[Setting] = &[
         1,
         "1: all commands may come as plain lines; 0: PING, ECHO and QUIT only",
     ),
+    setting("maxmemory", 0, 0, 1 << 50, "records of the node, bytes; writes beyond get OOM; 0 is no limit"),
+    Setting {
+        live: false,
+        ..setting(
+            "failover-wait-ms",
+            2000,
+            0,
+            600_000,
+            "how long a request waits for a shard without a head, ms",
+        )
+    },
 ];
 
 /// The values, shared by all workers of a node.
@@ -135,6 +152,14 @@ impl Settings {
             .map(|(setting, value)| (setting.name, value.load(Ordering::Relaxed)))
     }
 
+    /// Sets one by name while the node runs, or says why not.
+    pub fn change(&self, name: &str, value: u64) -> Result<(), String> {
+        if SETTINGS.iter().any(|setting| setting.name == name && !setting.live) {
+            return Err(format!("{name} is read at the start; set it in the node's file"));
+        }
+        self.set(name, value)
+    }
+
     /// Sets one by name, or says why not.
     pub fn set(&self, name: &str, value: u64) -> Result<(), String> {
         let Some(index) = SETTINGS.iter().position(|setting| setting.name == name) else {
@@ -155,7 +180,8 @@ mod tests {
 
     #[test]
     fn names_and_table_agree() {
-        assert_eq!(SETTINGS.len(), Name::InlineCommands as usize + 1);
+        assert_eq!(SETTINGS.len(), Name::FailoverWaitMs as usize + 1);
+        assert_eq!(SETTINGS[Name::FailoverWaitMs as usize].name, "failover-wait-ms");
         assert_eq!(SETTINGS[Name::InlineCommands as usize].name, "inline-commands");
         assert_eq!(SETTINGS[Name::ClientsMax as usize].name, "clients-max");
         let settings = Settings::default();

@@ -41,6 +41,8 @@ counters! {
     misses,
     /// Turns of the event loops.
     turns,
+    /// About how many bytes all records take.
+    stored,
 }
 
 /// Shared counters.

@@ -1,7 +1,7 @@
 //! What `sartor status` shows: the cluster map and what is known of the nodes, as JSON.
 
 use sartor_core::controlet::{MODES, mode};
-use sartor_core::coordinator::{NodeReport, NodeState};
+use sartor_core::coordinator::{NodeReport, NodeState, Repair};
 use sartor_core::routing::map::{ClusterMap, Shard};
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,22 @@ pub struct Status {
     pub nodes: Vec<NodeStatus>,
     /// The shards.
     pub shards: Vec<ShardStatus>,
+    /// Copies that are being made.
+    #[serde(default)]
+    pub repairs: Vec<RepairStatus>,
+}
+
+/// A copy that is being made.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct RepairStatus {
+    /// The shard.
+    pub shard: u16,
+    /// The node that gets the copy.
+    pub node: u16,
+    /// Records it has.
+    pub done: u64,
+    /// Records there are.
+    pub total: u64,
 }
 
 /// The coordinator.
@@ -55,6 +71,12 @@ pub struct ShardStatus {
     pub table: String,
     /// Its mode.
     pub mode: String,
+    /// The epoch of its members.
+    #[serde(default)]
+    pub epoch: u64,
+    /// The epoch in which it lost all its copies and began anew, empty; 1 if that never was.
+    #[serde(default)]
+    pub empty_since: u64,
     /// Its slots, both ends included.
     pub slots: Vec<(u16, u16)>,
     /// Its replicas.
@@ -84,7 +106,12 @@ pub struct CoordinatorNews {
 }
 
 /// Puts together what is known.
-pub fn status(map: &ClusterMap, reports: &[NodeReport], coordinator: &CoordinatorNews) -> Status {
+pub fn status(
+    map: &ClusterMap,
+    reports: &[NodeReport],
+    repairs: &[Repair],
+    coordinator: &CoordinatorNews,
+) -> Status {
     let shards: Vec<Health> = map.shards.iter().map(|shard| Health::of(map, shard, reports)).collect();
     let health = if shards.iter().any(|shard| !shard.serves) {
         "down"
@@ -104,7 +131,16 @@ pub fn status(map: &ClusterMap, reports: &[NodeReport], coordinator: &Coordinato
         },
         nodes: nodes(map, reports),
         shards: map.shards.iter().map(|shard| shard_status(map, shard)).collect(),
+        repairs: map.shards.iter().filter_map(|shard| repair_status(shard, repairs)).collect(),
     }
+}
+
+fn repair_status(shard: &Shard, repairs: &[Repair]) -> Option<RepairStatus> {
+    let joining = shard.joining.filter(|joining| !shard.members.contains(&joining.member))?;
+    let node = joining.member.node;
+    let known = repairs.iter().find(|repair| repair.shard == shard.id && repair.node == node);
+    let (done, total) = known.map_or((0, 0), |repair| (repair.done, repair.total));
+    Some(RepairStatus { shard: shard.id.0, node: node.0, done, total })
 }
 
 struct Health {
@@ -170,6 +206,8 @@ fn shard_status(map: &ClusterMap, shard: &Shard) -> ShardStatus {
         id: shard.id.0,
         table: name(|table| &table.name),
         mode: mode_name,
+        epoch: shard.epoch.0,
+        empty_since: shard.born.0,
         slots: shard.slots.clone(),
         replicas: replicas.collect(),
     }
@@ -190,7 +228,42 @@ impl Status {
             "degraded" => "Degraded: every shard serves, some with fewer copies.",
             _ => "Down: some shard does not serve all requests.",
         };
-        let coordinator = if self.coordinator.state == "down" { " The coordinator is away." } else { "" };
-        format!("{state}{missing}{coordinator}")
+        let coordinator = match self.coordinator.state.as_str() {
+            "down" => " The coordinator is away: nothing is repaired until it is back.",
+            _ => "",
+        };
+        format!("{state}{missing}{}{}{coordinator}", self.repairs_sentence(), self.losses_sentence())
+    }
+
+    /// Which shards are empty because all their copies died.
+    fn losses_sentence(&self) -> String {
+        let lost = self.shards.iter().filter(|shard| shard.empty_since > 1);
+        let lost: Vec<String> =
+            lost.map(|shard| format!("shard {} (epoch {})", shard.id, shard.empty_since)).collect();
+        if lost.is_empty() {
+            return String::new();
+        }
+        format!(" All copies died and were begun anew, empty: {}.", lost.join(", "))
+    }
+
+    /// What is being repaired, how far it is, and when it is safe again.
+    fn repairs_sentence(&self) -> String {
+        if self.repairs.is_empty() {
+            return String::new();
+        }
+        let (done, total) = self
+            .repairs
+            .iter()
+            .fold((0, 0), |(done, total), repair| (done + repair.done, total + repair.total));
+        let copies: Vec<String> = self
+            .repairs
+            .iter()
+            .map(|repair| format!("shard {} at node {}", repair.shard, repair.node))
+            .collect();
+        let percent = (done * 100).checked_div(total).unwrap_or(0);
+        format!(
+            " Making copies of {}: {done} of {total} records ({percent} %); safe again when they are complete.",
+            copies.join(", ")
+        )
     }
 }

@@ -5,6 +5,7 @@
 
 use crate::client::{Client, READ_BYTES};
 use crate::clock;
+use crate::config::Timing;
 use crate::front::admin::client_line;
 use crate::front::connection::Connection;
 use crate::front::plan::{Ask, Cursors, Env, KillBy};
@@ -18,8 +19,8 @@ use crate::status::CoordinatorNews;
 use bytes::{Bytes, BytesMut};
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
-use sartor_core::coordinator::agent::{Agent, AgentSettings};
-use sartor_core::coordinator::{COORDINATOR, Heartbeat};
+use sartor_core::coordinator::agent::Agent;
+use sartor_core::coordinator::{COORDINATOR, Heartbeat, ReplicaReport};
 use sartor_core::ids::{NodeId, ShardId, WorkerId};
 use sartor_core::keeper::{Keeper, KeeperLimits};
 use sartor_core::node::{Actions, Event, Node, NodeSettings};
@@ -32,6 +33,7 @@ use sartor_datalets::{Options, engine};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -53,6 +55,8 @@ pub enum Mail {
     Frames(Vec<Bytes>),
     /// A newer map.
     Map(Arc<ClusterMap>),
+    /// How the replicas of that worker stand.
+    Reports(u8, Vec<ReplicaReport>),
     /// A link that is for you.
     Link(Handover),
 }
@@ -113,6 +117,9 @@ pub struct Worker {
     scratch: Box<[u8]>,
     spare: BytesMut,
     charged: usize,
+    /// About what our records take, as it is counted in the node's sum, and whether that is too much.
+    stored: u64,
+    full: bool,
     chores_at: Micros,
     accept_again: bool,
     counts: Counts,
@@ -144,7 +151,9 @@ impl Worker {
         links.register(poll.registry(), PEERS)?;
         links.set_addr(COORDINATOR, &shared.config.coordinator);
         let me = WorkerId { node: NodeId(shared.config.node), worker: index };
-        let agent = (index == 0).then(|| Agent::new(heartbeat(&shared), AgentSettings::default()));
+        let timing = Timing::of(shared.config.detect_ms);
+        let agent = (index == 0).then(|| Agent::new(heartbeat(&shared), timing.agent));
+        let settings = node_settings(&shared, &timing);
         Ok(Worker {
             me,
             poll,
@@ -152,7 +161,7 @@ impl Worker {
             links,
             mail: receiver,
             mailboxes,
-            node: Node::new(me, shared.incarnation, NodeSettings::default(), agent),
+            node: Node::new(me, shared.incarnation, settings, agent),
             stores: Stores::default(),
             actions: Actions::default(),
             map: None,
@@ -169,6 +178,8 @@ impl Worker {
             scratch: vec![0; READ_BYTES].into(),
             spare: BytesMut::new(),
             charged: 0,
+            stored: 0,
+            full: false,
             chores_at: 0,
             accept_again: false,
             counts: Counts::default(),
@@ -266,6 +277,24 @@ impl Worker {
         if self.actions.adopted {
             self.adopt_map();
         }
+        self.weigh(now);
+    }
+
+    /// Keeps the node's sum of records, and tells when there is no memory for more.
+    fn weigh(&mut self, now: Now) {
+        let stored = self.stores.bytes();
+        let sum = &self.shared.stats.stored;
+        if stored != self.stored {
+            sum.fetch_add(stored.wrapping_sub(self.stored), Ordering::Relaxed);
+            self.stored = stored;
+        }
+        let max = self.shared.settings.get(Name::MemoryMax);
+        let full = max > 0 && sum.load(Ordering::Relaxed) >= max;
+        if full != self.full {
+            self.full = full;
+            self.stores.set_full(full);
+            self.node.step(now, Event::Full(full), &mut self.actions);
+        }
     }
 
     fn open_store(&mut self, shard: ShardId, epoch: sartor_core::ids::Epoch) {
@@ -284,7 +313,10 @@ impl Worker {
             })
         });
         match keeper {
-            Ok(keeper) => self.stores.insert(shard, keeper.starting_in(epoch)),
+            Ok(mut keeper) => {
+                keeper.set_full(self.full);
+                self.stores.insert(shard, keeper.starting_in(epoch));
+            }
             Err(error) => eprintln!("sartor: shard {} cannot open its store: {error}", shard.0),
         }
     }
@@ -314,6 +346,9 @@ impl Worker {
                 Mail::Map(map) => {
                     self.node.step(now, Event::Map(map), &mut self.actions);
                     self.run_stores(now);
+                }
+                Mail::Reports(worker, reports) => {
+                    self.node.step(now, Event::Reports(worker, reports), &mut self.actions);
                 }
                 Mail::Link(handover) => self.links.adopt(self.poll.registry(), handover, frames),
             }
@@ -665,7 +700,7 @@ impl Worker {
             self.free.push(index);
             let now = clock::now();
             self.node.step(now, Event::Closed(client.connection.session), &mut self.actions);
-            self.shared.stats.clients.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
+            self.shared.stats.clients.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -693,6 +728,11 @@ impl Worker {
                 client.last_progress = now.steady_us;
             }
         }
+        if self.me.worker != 0
+            && let Some(first) = self.mailboxes.first()
+        {
+            first.post(Mail::Reports(self.me.worker, self.node.reports()));
+        }
         if let Some(agent) = self.node.agent() {
             let (addr, pid) = agent.coordinator();
             let is_up = agent.heard_us().is_some_and(|at| now.steady_us - at < COORDINATOR_SILENT_US);
@@ -703,7 +743,8 @@ impl Worker {
             let nodes = self.map.as_ref().map_or(0, |map| map.nodes.len() as u16);
             let unreachable = if is_up { Vec::new() } else { (0..nodes).filter(dead).collect() };
             let coordinator = CoordinatorNews { addr: addr.to_owned(), pid, is_up };
-            self.shared.publish(News { reports: agent.reports().to_vec(), coordinator, unreachable });
+            let (reports, repairs) = (agent.reports().to_vec(), agent.repairs().to_vec());
+            self.shared.publish(News { reports, coordinator, repairs, unreachable });
         }
     }
 
@@ -730,6 +771,14 @@ fn env<'a>(
 ) -> Env<'a> {
     let (settings, stats, config) = (&shared.settings, &*shared.stats, &*shared.config);
     Env { now, map, slots, settings, stats, cursors, config }
+}
+
+fn node_settings(shared: &Shared, timing: &Timing) -> NodeSettings {
+    let mut settings = NodeSettings::default();
+    settings.controlet.lease = timing.lease;
+    settings.controlet.patience_us = millis(shared.settings.get(Name::FailoverWaitMs));
+    settings.forward.patience_us = settings.controlet.patience_us;
+    settings
 }
 
 fn heartbeat(shared: &Shared) -> Heartbeat {

@@ -1,16 +1,19 @@
-//! What must hold after a run in a mode that promises to converge.
+//! What must hold after a run.
 //!
 //! - Every answer was true at the place in the shard's history that it names, by a replay of that
-//!   history; a connection's places never go back.
+//!   history.
 //! - A request took effect at most once, and not at all if it was refused.
 //! - An EXEC that went through found every watched key untouched.
-//! - Every living replica holds what the history says up to its position; with a living primary, all
-//!   of it. Nothing stays unanswered in a healed network.
+//! - In the end all copies are there and hold what the history says. Nothing stays unanswered in a healed
+//!   network, and every shard takes writes at every node.
+//! - Where the mode promises to converge: a connection's places never go back, unless a failover lost them.
+//! - Where it promises linearizability: see `linear.rs`.
 
 use crate::client::{Asked, TIMEOUT_US};
 use crate::plan::FaultKind;
 use crate::world::{Record, World};
 use bytes::{Bytes, BytesMut};
+use sartor_core::controlet::{Promise, mode};
 use sartor_core::ids::{Epoch, Position, ShardId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task, Write};
 use sartor_core::operation::{Action, Batch, Context, FailureKind, Old, Op, Outcome, Version, evaluate};
@@ -24,10 +27,36 @@ const SLACK_US: Micros = millis(1000);
 pub fn check(world: &mut World) -> Result<(), String> {
     answered(world)?;
     timely(world)?;
-    monotonic(world)?;
-    at_most_once(world)?;
-    truthful(world)?;
-    converged(world)
+    let lines = Lines::of(world);
+    match mode(world.config.modes, world.config.mode).map(|mode| mode.promise) {
+        Some(Promise::Linearizable) => crate::linear::check(world, &lines)?,
+        _ => monotonic(world, &lines)?,
+    }
+    at_most_once(world, &lines)?;
+    truthful(world, &lines)?;
+    probed(world)?;
+    let mut wanted = BTreeMap::new();
+    for (shard, line) in &lines.last {
+        wanted.insert(*shard, (line.len() as u64, replay(line)?));
+    }
+    converged(world, &wanted)
+}
+
+/// The places of clients that a healed cluster must serve begin here.
+const PROBES: u32 = 1000;
+
+fn probed(world: &World) -> Result<(), String> {
+    let probes = || world.clients.iter().filter(|client| client.session.index >= PROBES);
+    if probes().count() == 0 {
+        return Err("there never was a map".into());
+    }
+    for asked in probes().flat_map(|client| &client.asked) {
+        let took_ms = asked.times.1.saturating_sub(asked.times.0) / 1000;
+        if !matches!(asked.answer, Some((Outcome::Done, _))) || took_ms > 1000 {
+            return Err(format!("a healed cluster answered after {took_ms} ms: {asked:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// What a key held.
@@ -65,7 +94,9 @@ fn answered(world: &World) -> Result<(), String> {
             continue;
         }
         if let Some(tag) = client.asked.iter().position(|asked| asked.answer.is_none()) {
-            return Err(format!("{session:?} never got an answer to {tag}: {:?}", client.asked[tag]));
+            let node = client.node;
+            let asked = &client.asked[tag];
+            return Err(format!("{session:?} of node {node} never got an answer to {tag}: {asked:?}"));
         }
     }
     Ok(())
@@ -83,7 +114,7 @@ fn timely(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-fn monotonic(world: &World) -> Result<(), String> {
+fn monotonic(world: &World, lines: &Lines) -> Result<(), String> {
     for client in &world.clients {
         let mut seen: BTreeMap<ShardId, (usize, Position)> = BTreeMap::new();
         for (tag, asked) in client.asked.iter().enumerate() {
@@ -92,7 +123,11 @@ fn monotonic(world: &World) -> Result<(), String> {
                 continue;
             }
             let last = seen.insert(asked.shard, (tag, *position));
-            if let Some((before, place)) = last.filter(|(_, place)| place > position) {
+            let kept = |place: &Position| lines.keeps(asked.shard, *place);
+            if let Some((before, place)) = last.filter(|(_, place)| place > position && kept(place)) {
+                if was_asked_again(world, &client.asked[before]) {
+                    continue;
+                }
                 let (first, second) = (&client.asked[before], asked);
                 return Err(format!(
                     "{:?} went back from {place} to {position}: {first:?}, then {second:?}",
@@ -104,7 +139,20 @@ fn monotonic(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-fn has_no_place(kind: FailureKind) -> bool {
+/// A request that had no answer when its head was replaced is done anew if it changed nothing, and so may
+/// know of later ones of the same connection.
+fn was_asked_again(world: &World, asked: &Asked) -> bool {
+    let (from, to) = asked.times;
+    // The nodes hear of a view after it was decided.
+    let mut views = world.views.iter().filter(|(shard, _)| *shard == asked.shard);
+    views.any(|(_, at)| *at + VIEW_US > from && *at < to)
+}
+
+/// Until the last node has heard of a view, where the network is whole.
+const VIEW_US: Micros = millis(5000);
+
+/// Whether such a failure tells nothing of any place in the history.
+pub fn has_no_place(kind: FailureKind) -> bool {
     matches!(kind, FailureKind::Retry | FailureKind::Uncertain)
 }
 
@@ -117,10 +165,10 @@ fn is_unique(op: &Op) -> bool {
     }
 }
 
-fn at_most_once(world: &World) -> Result<(), String> {
+fn at_most_once(world: &World, lines: &Lines) -> Result<(), String> {
     let mut done: Vec<&Op> = Vec::new();
-    for record in world.history.values().flatten() {
-        done.extend(record.op.as_ref().filter(|op| is_unique(op)));
+    for line in lines.last.values() {
+        done.extend(line.iter().filter_map(|record| record.op.as_ref()).filter(|op| is_unique(op)));
     }
     let mut keys: BTreeMap<String, u32> = BTreeMap::new();
     for op in done {
@@ -138,8 +186,8 @@ fn at_most_once(world: &World) -> Result<(), String> {
     Ok(())
 }
 
-/// Replays each history and asks at every place whether the answers given for it were true.
-fn truthful(world: &World) -> Result<(), String> {
+/// Replays each epoch's history and asks at every place whether the answers given for it were true.
+fn truthful(world: &World, lines: &Lines) -> Result<(), String> {
     let mut claims: BTreeMap<(ShardId, Epoch), BTreeMap<u64, Vec<&Asked>>> = BTreeMap::new();
     for asked in world.clients.iter().flat_map(|client| &client.asked) {
         let Some((outcome, position)) = &asked.answer else { continue };
@@ -150,25 +198,23 @@ fn truthful(world: &World) -> Result<(), String> {
     }
     for (key, places) in claims {
         let none = Vec::new();
-        let history = world.history.get(&key).unwrap_or(&none);
+        let history = lines.all.get(&key).unwrap_or(&none);
         let mut model = Model::new();
         let mut at = 0;
         for (sequence, asked) in places {
-            if sequence > history.len() as u64 {
-                return Err(format!(
-                    "an answer from a place that never was: {sequence} of {}",
-                    history.len()
-                ));
+            let own = sequence.checked_sub(1).and_then(|index| history.get(index as usize));
+            if sequence > 0 && own.is_none_or(|record| record.entry.position.epoch != key.1) {
+                return Err(format!("an answer from a place that never was: {sequence}: {:?}", asked[0]));
             }
             let mut before = None;
             while at < sequence {
                 if at + 1 == sequence {
                     before = Some(model.clone());
                 }
-                apply(&mut model, &history[at as usize]);
+                apply(&mut model, history[at as usize]);
                 at += 1;
             }
-            let own = before.zip(sequence.checked_sub(1).map(|i| &history[i as usize]));
+            let own = before.zip(own.copied());
             for asked in asked {
                 verify(asked, own.as_ref(), &model, history, sequence)?;
             }
@@ -181,7 +227,7 @@ fn verify(
     asked: &Asked,
     own: Option<&(Model, &Record)>,
     model: &Model,
-    history: &[Record],
+    history: &[&Record],
     sequence: u64,
 ) -> Result<(), String> {
     let Some((outcome, position)) = &asked.answer else { return Ok(()) };
@@ -201,7 +247,7 @@ fn verify(
         let Some(expected) = expected(asked, &mut after, unix_ms) else { return Ok(()) };
         // What changed something is in the history, at its own place.
         let vanished = unix_ms.is_none() && after != state;
-        let differs = expected != *outcome || vanished;
+        let differs = !agrees(&expected, outcome) || vanished;
         wrong = match &asked.op {
             Op::Batch(batch) if !differs => unchanged(batch, history, until),
             _ if vanished => Err("something was answered that never took effect".into()),
@@ -213,6 +259,17 @@ fn verify(
         }
     }
     wrong.map_err(|error| format!("at {position} of shard {} {error}: {asked:?}", asked.shard.0))
+}
+
+/// Whether an answer is what was expected. That a key was absent may be known of a later place than the answer
+/// claims.
+fn agrees(expected: &Outcome, outcome: &Outcome) -> bool {
+    match (expected, outcome) {
+        (Outcome::Version(Version::AbsentAt(claimed)), Outcome::Version(Version::AbsentAt(known))) => {
+            claimed.sequence <= known.sequence
+        }
+        _ => expected == outcome,
+    }
 }
 
 /// What the model answers; none where any answer will do.
@@ -264,16 +321,17 @@ fn answer(
 }
 
 /// No entry after the watch, up to `until`, touched a watched key.
-fn unchanged(batch: &Batch, history: &[Record], until: u64) -> Result<(), String> {
+fn unchanged(batch: &Batch, history: &[&Record], until: u64) -> Result<(), String> {
     for (key, version) in &batch.watched {
         let (Version::Written(at) | Version::AbsentAt(at)) = version;
-        let since = history.iter().filter(|r| (at.sequence + 1..=until).contains(&r.entry.position.sequence));
+        let upto = history.iter().take(until as usize);
+        let since = upto.filter(|record| record.entry.position > *at);
         let touches = |write: &Write| match write {
             Write::Put { key: k, .. } | Write::Delete { key: k } => k == key,
             Write::Clear => true,
         };
         for record in since {
-            if record.entry.position.epoch == at.epoch && record.entry.writes.as_slice().iter().any(touches) {
+            if record.entry.writes.as_slice().iter().any(touches) {
                 return Err(format!(
                     "EXEC went through although {key:?} changed at {}",
                     record.entry.position
@@ -284,39 +342,30 @@ fn unchanged(batch: &Batch, history: &[Record], until: u64) -> Result<(), String
     Ok(())
 }
 
-fn converged(world: &mut World) -> Result<(), String> {
+/// Each shard's length and digest, by its history, against what its replicas hold.
+fn converged(world: &mut World, wanted: &BTreeMap<ShardId, (u64, u64)>) -> Result<(), String> {
     let map = world.map().cloned().ok_or("there never was a map")?;
     for shard in &map.shards {
-        let none = Vec::new();
-        let history = world.history.get(&(shard.id, shard.epoch)).unwrap_or(&none);
-        let alive = |m: &&sartor_core::routing::map::Member| {
-            let machine = &world.machines[usize::from(m.node.0)];
-            machine.node.is_some() && machine.incarnation == m.incarnation
-        };
-        let primary_lives = shard.members.first().is_some_and(|primary| alive(&primary));
-        let members: Vec<_> = shard.members.iter().filter(alive).copied().collect();
-        for member in members {
-            let node = world.machines[usize::from(member.node.0)].node.as_ref();
-            // One that was cut off because memory ended stays behind until it is filled anew.
-            let lost =
-                node.is_some_and(|node| node.statuses().any(|(id, status)| id == shard.id && status.lost));
-            let keeper = world.machines[usize::from(member.node.0)].stores.get_mut(shard.id);
-            let keeper = keeper.ok_or(format!("node {} never opened shard {}", member.node.0, shard.id.0))?;
-            let place = keeper.position().sequence;
-            if primary_lives && !lost && place != history.len() as u64 {
-                return Err(format!(
-                    "shard {} on node {} stays at {place} of {}",
-                    shard.id.0,
-                    member.node.0,
-                    history.len()
-                ));
+        let id = shard.id.0;
+        if shard.members.len() != usize::from(world.plan.copies) || shard.joining.is_some() {
+            return Err(format!("shard {id} is not repaired: {:?}, {:?}", shard.members, shard.joining));
+        }
+        let (length, wants) = wanted[&shard.id];
+        for member in &shard.members {
+            let node = member.node.0;
+            let machine = &mut world.machines[usize::from(node)];
+            if machine.node.is_none() || machine.incarnation != member.incarnation {
+                return Err(format!("shard {id} counts on a former life of node {node}"));
             }
-            let holds = keeper.digest().map_err(|error| error.to_string())?;
-            let wants = replay(&history[..place as usize])?;
-            if holds != wants {
-                let (shard, node) = (shard.id.0, member.node.0);
+            let keeper = machine.stores.get_mut(shard.id);
+            let keeper = keeper.ok_or(format!("node {node} never opened shard {id}"))?;
+            let place = keeper.position();
+            if place.sequence != length {
+                return Err(format!("shard {id} on node {node} stays at {place} of {length}"));
+            }
+            if keeper.digest().map_err(|error| error.to_string())? != wants {
                 return Err(format!(
-                    "shard {shard} on node {node} at {place} holds other records than were ordered"
+                    "shard {id} on node {node} at {place} holds other records than were ordered"
                 ));
             }
         }
@@ -324,8 +373,50 @@ fn converged(world: &mut World) -> Result<(), String> {
     Ok(())
 }
 
+/// The histories of all shards, as each epoch left them.
+pub struct Lines<'a> {
+    /// All up to the end of an epoch that ordered something.
+    pub all: BTreeMap<(ShardId, Epoch), Vec<&'a Record>>,
+    /// What is true in the end.
+    pub last: BTreeMap<ShardId, Vec<&'a Record>>,
+    /// When it began: later than at first where all copies were lost.
+    pub roots: BTreeMap<ShardId, Epoch>,
+}
+
+impl<'a> Lines<'a> {
+    fn of(world: &'a World) -> Lines<'a> {
+        // Clones of references, so that the world can be looked at otherwise meanwhile.
+        let mut all: BTreeMap<(ShardId, Epoch), Vec<&Record>> = BTreeMap::new();
+        for (&(shard, epoch), segment) in &world.history {
+            let parent = all.get(&(shard, segment.parent.epoch));
+            let parent = parent.map(|line| &line[..segment.parent.sequence as usize]);
+            let line = parent.unwrap_or_default().iter().copied().chain(&segment.records).collect();
+            all.insert((shard, epoch), line);
+        }
+        let (mut last, mut roots) = (BTreeMap::new(), BTreeMap::new());
+        for shard in world.map().iter().flat_map(|map| &map.shards) {
+            let heads = shard.members.first().and_then(|head| {
+                let machine = &world.machines[usize::from(head.node.0)];
+                machine.stores.get(shard.id).map(Keeper::position)
+            });
+            let end = heads.unwrap_or_default();
+            let line = all.get(&(shard.id, end.epoch)).cloned().unwrap_or_default();
+            roots.insert(shard.id, line.first().map_or(end.epoch, |record| record.entry.position.epoch));
+            last.insert(shard.id, line);
+        }
+        Lines { all, last, roots }
+    }
+
+    /// Whether a place is in the history that is true in the end.
+    pub fn keeps(&self, shard: ShardId, place: Position) -> bool {
+        let record =
+            place.sequence.checked_sub(1).and_then(|index| self.last.get(&shard)?.get(index as usize));
+        record.map_or(place.sequence == 0, |record| record.entry.position == place)
+    }
+}
+
 /// The digest of a replica that applied exactly these entries.
-fn replay(history: &[Record]) -> Result<u64, String> {
+fn replay(history: &[&Record]) -> Result<u64, String> {
     let store = Box::new(sartor_datalets::tree::Tree::default());
     let mut keeper = Keeper::enveloped(store, KeeperLimits::default());
     for record in history {

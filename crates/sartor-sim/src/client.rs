@@ -53,19 +53,42 @@ impl Client {
         }
     }
 
+    /// A connection to this node.
+    pub fn at(session: SessionId, node: u16) -> Client {
+        Client { session, node, asked: Vec::new(), depth: 1, answered: 0, watched: None }
+    }
+
     /// Whether it may send one more.
     pub fn is_ready(&self) -> bool {
         self.asked.len() - self.answered < self.depth
     }
 
     /// Makes a request. `unique` is a number that no other request has.
-    pub fn ask(&mut self, random: &mut Random, map: &ClusterMap, now: Micros, unique: u64) -> Request {
+    pub fn ask(
+        &mut self,
+        random: &mut Random,
+        map: &ClusterMap,
+        times: (Micros, Micros),
+        unique: u64,
+    ) -> Request {
         let (shard, op) = self.operation(random, map, unique);
+        self.send(shard, op, times)
+    }
+
+    /// A write that a healed cluster must take.
+    pub fn probe(&mut self, shard: ShardId, now: Micros, deadline_us: Micros) -> Request {
+        let value = Bytes::from(format!("probe {:?} {}", self.session, shard.0));
+        let key = Bytes::from(format!("probe{}", self.node));
+        let set = Action::Set(Set { value, ..Set::default() });
+        self.send(shard, Op::Key(key, set), (now, deadline_us))
+    }
+
+    fn send(&mut self, shard: ShardId, op: Op, (now, deadline_us): (Micros, Micros)) -> Request {
         let tag = self.asked.len() as u32;
         self.asked.push(Asked { shard, op: op.clone(), answer: None, times: (now, 0) });
         let consistency = Consistency::Mode;
         let from = From::Session { session: self.session, tag };
-        Request { from, shard, op, floor: Position::ZERO, consistency, deadline_us: now + TIMEOUT_US }
+        Request { from, shard, op, floor: Position::ZERO, consistency, deadline_us }
     }
 
     /// An answer came.

@@ -9,6 +9,7 @@
 
 pub mod check;
 pub mod client;
+pub mod linear;
 pub mod net;
 pub mod plan;
 pub mod world;
@@ -23,13 +24,15 @@ pub struct Config {
     pub modes: &'static [Mode],
     /// The mode of the table.
     pub mode: &'static str,
+    /// Whether to print faults and cluster maps as they come.
+    pub trace: bool,
     /// Simulated time with faults and load; the network heals after it.
     pub run_ms: u64,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { modes: MODES, mode: "ms+ec", run_ms: 20_000 }
+        Config { modes: MODES, mode: "ms+sc", trace: false, run_ms: 20_000 }
     }
 }
 

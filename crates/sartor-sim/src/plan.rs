@@ -1,5 +1,6 @@
 //! What a seed means: the cluster's shape, and which faults meet it when.
 
+use sartor_core::coordinator::COORDINATOR;
 use sartor_core::random::Random;
 use sartor_core::time::{Micros, millis};
 
@@ -56,6 +57,8 @@ pub enum FaultKind {
     Crash(u16),
     /// The coordinator loses all but its disk and starts again.
     CoordinatorCrash,
+    /// The coordinator does nothing, then goes on as if no time had passed.
+    CoordinatorPause,
     /// A node's wall clock jumps by so many milliseconds.
     ClockJump(u16, i64),
     /// All nodes lose all they had at once.
@@ -85,6 +88,12 @@ impl Plan {
             let until = at + random.between(millis(50), millis(4000));
             let kind = FaultKind::random(random, nodes);
             plan.faults.push(Fault { at, until: until.min(millis(run_ms)), kind });
+            // Often another one follows while the first is being repaired.
+            if random.percent(40) {
+                let at = at + random.below(millis(1500));
+                let until = (at + random.between(millis(50), millis(2000))).min(millis(run_ms));
+                plan.faults.push(Fault { at, until, kind: FaultKind::random(random, nodes) });
+            }
         }
         plan.faults.sort_by_key(|fault| fault.at);
         plan
@@ -95,16 +104,25 @@ impl FaultKind {
     fn random(random: &mut Random, nodes: u64) -> FaultKind {
         let node = random.below(nodes) as u16;
         match random.below(100) {
-            0..15 => FaultKind::Loss(random.between(5, 50)),
-            15..30 => FaultKind::Duplication(random.between(5, 50)),
-            30..45 => FaultKind::Delay(random.between(millis(1), millis(400))),
-            45..58 => FaultKind::Isolation(node),
-            58..70 => FaultKind::OneWayCut(node, random.below(nodes) as u16),
-            70..84 => FaultKind::Pause(node),
-            84..89 => FaultKind::Crash(node),
-            89..93 => FaultKind::CoordinatorCrash,
-            93..99 => FaultKind::ClockJump(node, random.between(0, 20_000) as i64 - 10_000),
+            0..11 => FaultKind::Loss(random.between(5, 50)),
+            11..22 => FaultKind::Duplication(random.between(5, 50)),
+            22..33 => FaultKind::Delay(random.between(millis(1), millis(400))),
+            33..45 => FaultKind::Isolation(node),
+            45..57 => FaultKind::OneWayCut(node, node_or_coordinator(random, nodes)),
+            57..72 => FaultKind::Pause(node),
+            72..86 => FaultKind::Crash(node),
+            86..91 => FaultKind::CoordinatorCrash,
+            91..94 => FaultKind::CoordinatorPause,
+            94..99 => FaultKind::ClockJump(node, random.between(0, 20_000) as i64 - 10_000),
             _ => FaultKind::Blackout,
         }
+    }
+}
+
+/// The other end of a cut.
+fn node_or_coordinator(random: &mut Random, nodes: u64) -> u16 {
+    match random.below(nodes + 1) {
+        other if other == nodes => COORDINATOR.node.0,
+        other => other as u16,
     }
 }

@@ -9,12 +9,12 @@ use sartor_core::coordinator::agent::{Agent, AgentSettings};
 use sartor_core::coordinator::{
     Action as Order, COORDINATOR, Coordinator, CoordinatorSettings, Event as Notice, Heartbeat, Spec,
 };
-use sartor_core::ids::{Epoch, Incarnation, NodeId, ShardId, WorkerId};
+use sartor_core::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
 use sartor_core::keeper::{Done, Entry, Keeper, KeeperLimits, Task};
 use sartor_core::node::{Actions, Event, Node, NodeSettings};
-use sartor_core::operation::Op;
+use sartor_core::operation::{Op, SessionId};
 use sartor_core::random::{Random, mix};
-use sartor_core::routing::map::ClusterMap;
+use sartor_core::routing::map::{ClusterMap, Member};
 use sartor_core::stores::Stores;
 use sartor_core::time::{Micros, Now, millis};
 use sartor_datalets::{Options, engine};
@@ -31,7 +31,8 @@ const HEAL_US: Micros = millis(12_000);
 pub struct World {
     /// What the seed means.
     pub plan: Plan,
-    config: Config,
+    /// What is simulated.
+    pub config: Config,
     random: Random,
     now_us: Micros,
     queue: BTreeMap<(Micros, u64), Happening>,
@@ -45,10 +46,23 @@ pub struct World {
     pub clients: Vec<Client>,
     open: Vec<usize>,
     /// What the ordering replica of each shard did, by the epoch of its entries.
-    pub history: BTreeMap<(ShardId, Epoch), Vec<Record>>,
+    pub history: BTreeMap<(ShardId, Epoch), Segment>,
+    /// When a shard's members changed.
+    pub views: Vec<(ShardId, Micros)>,
     trace: u64,
     faults: u64,
     error: Option<String>,
+    /// What would have happened to the coordinator meanwhile, while it stands still.
+    coordinator_paused: Option<Vec<Happening>>,
+}
+
+/// What one epoch added to a shard's history.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// What the ordering replica had when it began.
+    pub parent: Position,
+    /// The entries, in order.
+    pub records: Vec<Record>,
 }
 
 /// An entry as it was ordered.
@@ -73,6 +87,9 @@ pub struct Machine {
     tasks: VecDeque<(ShardId, Task)>,
     paused: Option<Vec<Happening>>,
     clock_offset_ms: i64,
+    /// How fast its steady clock runs, in millionths, and what it showed at the beginning.
+    clock_rate: u64,
+    clock_start: Micros,
     turn_at: Option<Micros>,
 }
 
@@ -85,6 +102,8 @@ enum Happening {
     Begin(usize),
     End(usize),
     Persisted(Epoch),
+    Tick,
+    Probe,
     StartNode(u16),
     StartCoordinator,
 }
@@ -95,7 +114,11 @@ impl World {
         let mut random = Random::new(seed);
         let plan = Plan::new(&mut random, config.run_ms);
         let nodes = plan.holders + plan.standbys;
-        let machine = |_| Machine {
+        let clock = |random: &mut Random| (random.between(970_000, 1_030_000), random.below(1 << 40));
+        let clocks: Vec<(u64, Micros)> = (0..nodes).map(|_| clock(&mut random)).collect();
+        let machine = |node: u16| Machine {
+            clock_rate: clocks[usize::from(node)].0,
+            clock_start: clocks[usize::from(node)].1,
             node: None,
             stores: Stores::default(),
             incarnation: Incarnation(0),
@@ -116,9 +139,11 @@ impl World {
             clients: Vec::new(),
             open: Vec::new(),
             history: BTreeMap::new(),
+            views: Vec::new(),
             trace: seed,
             faults: 0,
             error: None,
+            coordinator_paused: None,
             plan,
             random,
         };
@@ -136,6 +161,7 @@ impl World {
             world.at(fault.until, Happening::End(index));
         }
         world.at(millis(50), Happening::Client);
+        world.at(0, Happening::Tick);
         world
     }
 
@@ -149,6 +175,8 @@ impl World {
             self.run_until(end)?;
         }
         self.heal();
+        // Long before the end, everything must work again.
+        self.at(end + HEAL_US / 2, Happening::Probe);
         self.run_until(end + HEAL_US)
     }
 
@@ -201,6 +229,12 @@ impl World {
             deferred.push(happening);
             return;
         }
+        if matches!(happening, Happening::Arrive(COORDINATOR, _) | Happening::Tick | Happening::Persisted(_))
+            && let Some(deferred) = &mut self.coordinator_paused
+        {
+            deferred.push(happening);
+            return;
+        }
         match happening {
             Happening::Arrive(COORDINATOR, frame) => self.notify(Notice::Frame(frame)),
             Happening::Arrive(to, frame) => self.step(to.node.0, Event::Frame(frame)),
@@ -217,15 +251,23 @@ impl World {
             Happening::Begin(index) => self.begin(index),
             Happening::End(index) => self.end(index),
             Happening::Persisted(epoch) => self.notify(Notice::Persisted(epoch)),
+            Happening::Tick => {
+                let tick_us = CoordinatorSettings::default().tick_us;
+                self.at(self.now_us + tick_us, Happening::Tick);
+                self.notify(Notice::Tick);
+            }
+            Happening::Probe => self.probe(),
             Happening::StartNode(node) => self.start_node(node),
             Happening::StartCoordinator => self.start_coordinator(),
         }
     }
 
     fn now(&self, node: u16) -> Now {
-        let offset = self.machines.get(usize::from(node)).map_or(0, |machine| machine.clock_offset_ms);
+        let machine = self.machines.get(usize::from(node));
+        let offset = machine.map_or(0, |machine| machine.clock_offset_ms);
         let unix_ms = (UNIX_START_MS + self.now_us / 1000).saturating_add_signed(offset);
-        Now { steady_us: self.now_us, unix_ms }
+        let steady = |machine: &Machine| machine.clock_start + self.now_us * machine.clock_rate / 1_000_000;
+        Now { steady_us: machine.map_or(self.now_us, steady), unix_ms }
     }
 
     fn step(&mut self, node: u16, event: Event) {
@@ -248,6 +290,7 @@ impl World {
             let open = engine(self.plan.datalet).expect("a known engine").open;
             let store = open(&Options { seed: 9 }).expect("an engine that opens");
             let keeper = Keeper::enveloped(store, KeeperLimits::default()).starting_in(epoch);
+            machine.tasks.retain(|(of, _)| *of != shard);
             machine.stores.insert(shard, keeper);
         }
         let was_idle = machine.tasks.is_empty();
@@ -274,6 +317,13 @@ impl World {
         }
     }
 
+    /// Says what happens, if that was asked for.
+    fn tell(&self, what: impl Fn() -> String) {
+        if self.config.trace {
+            println!("{:>6} ms  {}", self.now_us / 1000, what());
+        }
+    }
+
     /// Runs the tasks that are there, in order; their ends are events of a later turn.
     fn run_stores(&mut self, node: u16) {
         let now = self.now(node);
@@ -284,8 +334,9 @@ impl World {
         for _ in 0..count {
             let Some((shard, task)) = self.machines[usize::from(node)].tasks.pop_front() else { return };
             let machine = &mut self.machines[usize::from(node)];
+            let before = machine.stores.get_mut(shard).map(|keeper| keeper.position());
             let Some(done) = machine.stores.run(now, shard, task) else { continue };
-            self.record(shard, &done, now.unix_ms);
+            self.record(shard, &done, now.unix_ms, before.unwrap_or_default());
             self.step(node, Event::Stored(shard, done));
         }
         if !self.machines[usize::from(node)].tasks.is_empty() {
@@ -295,18 +346,20 @@ impl World {
     }
 
     /// Remembers what was ordered, and that nobody else orders at the same place.
-    fn record(&mut self, shard: ShardId, done: &Done, unix_ms: u64) {
+    fn record(&mut self, shard: ShardId, done: &Done, unix_ms: u64, before: Position) {
         let (entry, op) = match done {
             Done::Evaluated(request, _, Some(entry)) => (entry, Some(request.op.clone())),
             Done::Expired(Some(entry), _) => (entry, None),
             _ => return,
         };
-        let history = self.history.entry((shard, entry.position.epoch)).or_default();
-        if entry.position.sequence != history.len() as u64 + 1 {
+        let segment = || Segment { parent: before, records: Vec::new() };
+        let segment = self.history.entry((shard, entry.position.epoch)).or_insert_with(segment);
+        let last = segment.records.last().map_or(segment.parent, |record| record.entry.position);
+        if before != last || entry.position.sequence != last.sequence + 1 {
             let place = entry.position;
-            self.error = Some(format!("shard {} ordered {place} after {} entries", shard.0, history.len()));
+            self.error = Some(format!("shard {} ordered {place} after {last}, with {before}", shard.0));
         }
-        history.push(Record { entry: entry.clone(), op, unix_ms });
+        segment.records.push(Record { entry: entry.clone(), op, unix_ms });
     }
 
     /// A turn ends soon if the node has something to send, else when its next timer is due.
@@ -314,7 +367,9 @@ impl World {
         let machine = &self.machines[usize::from(node)];
         let Some(wake_at) = machine.node.as_ref().and_then(Node::wake_at) else { return };
         let planned = machine.turn_at;
-        let at = if wake_at <= self.now_us { self.now_us + self.random.below(300) } else { wake_at };
+        let due = wake_at.saturating_sub(machine.clock_start);
+        let due = (due * 1_000_000).div_ceil(machine.clock_rate);
+        let at = if due <= self.now_us { self.now_us + self.random.below(300) } else { due };
         if planned.is_none_or(|planned| at < planned) {
             self.machines[usize::from(node)].turn_at = Some(at);
             self.at(at, Happening::Turn(node));
@@ -331,11 +386,53 @@ impl World {
             match order {
                 Order::Persist(map) => {
                     let epoch = map.epoch;
+                    self.judge_restarts(&map);
+                    self.tell(|| format!("map {}: {}", map.epoch.0, describe(&map)));
                     self.disk = Some(map);
                     let delay = self.random.between(100, 20_000);
                     self.at(self.now_us + delay, Happening::Persisted(epoch));
                 }
                 Order::Send(to, frame) => self.send(COORDINATOR.node.0, to, frame),
+            }
+        }
+    }
+
+    /// A shard may begin anew only when nobody has its data any more; and no epoch is used twice.
+    fn judge_restarts(&mut self, map: &ClusterMap) {
+        let Some(old) = &self.disk else { return };
+        if map.epoch <= old.epoch {
+            self.error = Some(format!("epoch {} follows {}", map.epoch.0, old.epoch.0));
+        }
+        for (shard, old) in map.shards.iter().zip(&old.shards) {
+            if shard.epoch != old.epoch {
+                self.views.push((shard.id, self.now_us));
+            }
+            let newcomer = old.joining.map(|joining| joining.member);
+            let knowing = || old.members.iter().filter(|member| Some(**member) != newcomer);
+            let stays = knowing().any(|member| shard.members.contains(member));
+            let lives = |member: &&Member| {
+                let machine = &self.machines[usize::from(member.node.0)];
+                machine.node.is_some() && machine.incarnation == member.incarnation
+            };
+            if !stays && knowing().any(|member| lives(&member)) {
+                self.error = Some(format!("shard {} begins anew while {:?} lives", shard.id.0, old.members));
+            }
+        }
+    }
+
+    /// A healed cluster must take a write for each shard at each node.
+    fn probe(&mut self) {
+        let Some(map) = self.map().cloned() else { return };
+        for node in 0..self.machines.len() as u16 {
+            let generation = self.clients.len() as u32;
+            let session = SessionId { index: 1000 + u32::from(node), generation };
+            let mut client = Client::at(session, node);
+            let deadline_us = self.now(node).steady_us + crate::client::TIMEOUT_US;
+            let requests: Vec<_> =
+                map.shards.iter().map(|shard| client.probe(shard.id, self.now_us, deadline_us)).collect();
+            self.clients.push(client);
+            for request in requests {
+                self.step(node, Event::Request(request));
             }
         }
     }
@@ -360,7 +457,10 @@ impl World {
             self.machines[usize::from(client.node)].node.as_ref().is_some_and(|node| node.map().is_some());
         if up && client.is_ready() {
             let node = client.node;
-            let request = client.ask(&mut self.random, &map, self.now_us, unique);
+            let machine = &self.machines[usize::from(node)];
+            let steady_us = machine.clock_start + self.now_us * machine.clock_rate / 1_000_000;
+            let deadline_us = steady_us + crate::client::TIMEOUT_US;
+            let request = client.ask(&mut self.random, &map, (self.now_us, deadline_us), unique);
             self.step(node, Event::Request(request));
         }
     }
@@ -378,6 +478,7 @@ impl World {
 
     fn begin(&mut self, index: usize) {
         let Fault { kind, .. } = self.plan.faults[index];
+        self.tell(|| format!("{kind:?} until {}", self.plan.faults[index].until / 1000));
         self.faults += 1;
         self.net.begin(kind);
         match kind {
@@ -388,8 +489,12 @@ impl World {
             FaultKind::Blackout => (0..self.machines.len() as u16).for_each(|node| self.crash(node)),
             FaultKind::CoordinatorCrash => {
                 self.coordinator = None;
-                let delay = self.random.between(millis(100), millis(2000));
+                self.coordinator_paused = None;
+                let delay = self.random.between(millis(100), millis(5000));
                 self.at(self.now_us + delay, Happening::StartCoordinator);
+            }
+            FaultKind::CoordinatorPause => {
+                self.coordinator_paused.get_or_insert_with(Vec::new);
             }
             FaultKind::ClockJump(node, by) => self.machines[usize::from(node)].clock_offset_ms += by,
             _ => {}
@@ -399,8 +504,16 @@ impl World {
     fn end(&mut self, index: usize) {
         let Fault { kind, .. } = self.plan.faults[index];
         self.net.end(kind);
-        if let FaultKind::Pause(node) = kind {
-            self.resume(node);
+        match kind {
+            FaultKind::Pause(node) => self.resume(node),
+            FaultKind::CoordinatorPause => self.resume_coordinator(),
+            _ => {}
+        }
+    }
+
+    fn resume_coordinator(&mut self) {
+        for happening in self.coordinator_paused.take().unwrap_or_default() {
+            self.at(self.now_us, happening);
         }
     }
 
@@ -449,12 +562,16 @@ impl World {
 
     fn node_settings(&self) -> NodeSettings {
         let mut settings = NodeSettings { modes: self.config.modes, ..NodeSettings::default() };
+        settings.controlet.page_bytes_max = 300;
         if self.plan.tight {
             settings.controlet.batch_bytes_max = 100;
             settings.controlet.window_bytes_max = 300;
             settings.controlet.stream_bytes_max = 2000;
             settings.controlet.expire_batch_max = 2;
             settings.controlet.waiters_max = 2;
+            settings.controlet.page_bytes_max = 64;
+            settings.controlet.answer_bytes_max = 200;
+            settings.controlet.answers_bytes_max = 500;
             settings.forward.pending_max = 16;
             settings.forward.batch_requests_max = 3;
             settings.forward.batch_bytes_max = 200;
@@ -476,12 +593,13 @@ impl World {
             datalet: self.plan.datalet.into(),
         };
         let (now, settings) = (self.now(u16::MAX), CoordinatorSettings::default());
-        let disk = self.disk.clone();
-        self.coordinator = Some(Coordinator::new(now, spec, settings, "coordinator".into(), 1, disk));
+        let (disk, modes) = (self.disk.clone(), self.config.modes);
+        self.coordinator = Some(Coordinator::new(now, spec, settings, "coordinator".into(), 1, disk, modes));
     }
 
     fn heal(&mut self) {
         self.net.healed = true;
+        self.resume_coordinator();
         for node in 0..self.machines.len() as u16 {
             self.resume(node);
         }
@@ -512,6 +630,23 @@ impl Happening {
             Happening::Persisted(epoch) => 6 << 32 | epoch.0,
             Happening::StartNode(node) => 7 << 32 | u64::from(*node),
             Happening::StartCoordinator => 8 << 32,
+            Happening::Tick => 9 << 32,
+            Happening::Probe => 10 << 32,
         }
     }
+}
+
+/// The members of each shard, with their lives where those are not the first.
+fn describe(map: &ClusterMap) -> String {
+    let name = |member: &Member| match member.incarnation.0 {
+        1 => format!("{}", member.node.0),
+        life => format!("{}'{life}", member.node.0),
+    };
+    let shard = |shard: &sartor_core::routing::map::Shard| {
+        let members: Vec<String> = shard.members.iter().map(name).collect();
+        let joining =
+            shard.joining.map_or_else(String::new, |joining| format!(" +{}", name(&joining.member)));
+        format!("shard {} at {}: {}{joining}", shard.id.0, shard.epoch.0, members.join(" "))
+    };
+    map.shards.iter().map(shard).collect::<Vec<_>>().join("; ")
 }

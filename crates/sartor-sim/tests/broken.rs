@@ -1,10 +1,10 @@
 //! Protocols broken on purpose: a checker that cannot fail is none.
 
 use bytes::Bytes;
-use sartor_core::controlet::{AnyControlet, Input, Mode, Outbox, Settings, Status, View, ms_ec};
+use sartor_core::controlet::{AnyControlet, Input, Mode, Outbox, Settings, Status, View, ms_ec, ms_sc};
 use sartor_core::ids::Position;
 use sartor_core::keeper::{Done, Task, Write, Writes};
-use sartor_core::operation::{Action, Failure, FailureKind, Op, Outcome, Request, Set};
+use sartor_core::operation::{Action, Failure, FailureKind, From, Op, Outcome, Request, Set};
 use sartor_core::time::{Micros, Now};
 use sartor_sim::{Config, run};
 
@@ -32,12 +32,27 @@ enum Fault {
     LosesSets,
     /// Secondaries forget when records expire.
     LosesDeadlines,
+    /// The head of a chain answers before the tail has it.
+    AnswersAtTheHead,
+    /// A replica of a chain shows writes that not all have.
+    ReadsWhatIsNotCommitted,
+    /// Promises are judged by the time at which the last message came.
+    ServesWithoutLease,
+    /// A head knows nothing of what was answered before.
+    ForgetsAnswers,
+    /// Deletes do not reach a replica that is being filled.
+    LosesDeletesOfAFill,
 }
 
 struct Broken {
     inner: Box<dyn AnyControlet>,
     fault: Fault,
     count: u64,
+    /// When something was last heard.
+    heard: Now,
+    /// A number that no other node's replica has.
+    life: u64,
+    filling: bool,
 }
 
 impl Broken {
@@ -52,6 +67,14 @@ impl Broken {
             tasks.extend(tasks.clone());
         }
         for task in tasks {
+            self.filling |= matches!(task, Task::Fill(..));
+            if let Task::Apply(entry) = task
+                && let Writes::One(Write::Delete { key }) = &mut entry.writes
+                && self.fault == Fault::LosesDeletesOfAFill
+                && self.filling
+            {
+                *key = Bytes::from_static(b"nobody's");
+            }
             if let Task::Apply(entry) = task
                 && let Writes::One(Write::Put { deadline_ms, .. }) = &mut entry.writes
                 && self.fault == Fault::LosesDeadlines
@@ -74,7 +97,10 @@ impl Broken {
                 *position = request.floor.max(*position);
             }
         }
-        for (_, outcome, position) in &mut out.effects.replies {
+        for (from, outcome, position) in &mut out.effects.replies {
+            if let (Fault::ForgetsAnswers, From::Worker { incarnation, .. }) = (self.fault, from) {
+                incarnation.0 &= u64::from(u32::MAX);
+            }
             if self.fault == Fault::RefusesAfterTheEffect && *outcome == Outcome::Done && self.strikes(20) {
                 *outcome = Failure::outcome(FailureKind::Retry, "try again");
                 *position = Position::ZERO;
@@ -103,8 +129,37 @@ impl AnyControlet for Broken {
             Input::Stored(Done::Read(request, None)) if self.fault == Fault::JudgesExpiry => {
                 Input::Stored(Done::Read(request, Some(Outcome::Nil)))
             }
+            Input::Stored(Done::Evaluated(request, outcome, Some(entry)))
+                if self.fault == Fault::AnswersAtTheHead =>
+            {
+                out.effects.replies.push((request.from, outcome.clone(), entry.position));
+                Input::Stored(Done::Evaluated(request, outcome, Some(entry)))
+            }
+            Input::Stored(Done::Read(request, Some(outcome)))
+                if self.fault == Fault::ReadsWhatIsNotCommitted =>
+            {
+                out.effects.reads.push((request, outcome, self.inner.status().position));
+                return;
+            }
+            Input::Request(mut request) if self.fault == Fault::ForgetsAnswers => {
+                if let From::Worker { incarnation, .. } = &mut request.from {
+                    incarnation.0 |= self.life << 32;
+                    // Taken back where the answer leaves.
+                }
+                Input::Request(request)
+            }
             other => other,
         };
+        self.filling &= !matches!(input, Input::View(_));
+        if matches!(input, Input::Peer(..)) {
+            self.heard = now;
+        }
+        let now =
+            if self.fault == Fault::ServesWithoutLease && matches!(input, Input::Wake | Input::Request(_)) {
+                self.heard
+            } else {
+                now
+            };
         self.inner.step(now, input, out);
         self.spoil_tasks(&mut out.effects.tasks);
         self.spoil_replies(out);
@@ -119,23 +174,31 @@ impl AnyControlet for Broken {
     }
 }
 
-fn broken(fault: Fault, view: View, settings: Settings) -> Box<dyn AnyControlet> {
+fn broken(mode: &Mode, fault: Fault, now: Now, view: View, settings: Settings) -> Box<dyn AnyControlet> {
     let resend_us = if fault == Fault::NeverResends { Micros::MAX / 2 } else { settings.resend_us };
-    let inner = (ms_ec::MODE.build)(view, Settings { resend_us, ..settings });
-    Box::new(Broken { inner, fault, count: 0 })
+    let life = u64::from(view.me.0) + 1;
+    let inner = (mode.build)(now, view, Settings { resend_us, ..settings });
+    Box::new(Broken { inner, fault, count: 0, heard: now, life, filling: false })
 }
 
 macro_rules! mode {
     ($fault:ident) => {
         Mode {
             name: stringify!($fault),
-            build: |view, settings| broken(Fault::$fault, view, settings),
+            build: |now, view, settings| broken(&ms_ec::MODE, Fault::$fault, now, view, settings),
             ..ms_ec::MODE
+        }
+    };
+    (chain $fault:ident) => {
+        Mode {
+            name: stringify!($fault),
+            build: |now, view, settings| broken(&ms_sc::MODE, Fault::$fault, now, view, settings),
+            ..ms_sc::MODE
         }
     };
 }
 
-static BROKEN: [Mode; 10] = [
+static BROKEN: [Mode; 15] = [
     mode!(None),
     mode!(ForgetsWhatWasSeen),
     mode!(JudgesExpiry),
@@ -146,6 +209,11 @@ static BROKEN: [Mode; 10] = [
     mode!(AnswersOutOfThinAir),
     mode!(LosesSets),
     mode!(LosesDeadlines),
+    mode!(chain AnswersAtTheHead),
+    mode!(chain ReadsWhatIsNotCommitted),
+    mode!(chain ServesWithoutLease),
+    mode!(chain ForgetsAnswers),
+    mode!(chain LosesDeletesOfAFill),
 ];
 
 fn is_plain_set(request: &Request) -> bool {

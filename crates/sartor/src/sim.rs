@@ -13,7 +13,7 @@ use std::time::Instant;
 #[derive(Args)]
 pub struct SimArgs {
     /// The mode to simulate
-    #[arg(long, default_value = "ms+ec")]
+    #[arg(long, default_value = "ms+sc")]
     mode: String,
     /// How many seeds
     #[arg(long, default_value_t = 1000)]
@@ -24,6 +24,9 @@ pub struct SimArgs {
     /// Only this one
     #[arg(long)]
     seed: Option<u64>,
+    /// Print faults and cluster maps of that one as they come
+    #[arg(long, requires = "seed")]
+    trace: bool,
     /// Simulated seconds of faults and load for each
     #[arg(long, default_value_t = 20)]
     seconds: u64,
@@ -32,7 +35,8 @@ pub struct SimArgs {
 /// Runs the verb.
 pub fn run(args: &SimArgs) -> Result<(), Failed> {
     let Some(mode) = mode(MODES, &args.mode) else { return Err(unknown_mode(&args.mode)) };
-    let config = Config { mode: mode.name, run_ms: args.seconds * 1000, ..Config::default() };
+    let config =
+        Config { mode: mode.name, run_ms: args.seconds * 1000, trace: args.trace, ..Config::default() };
     let (first, seeds) = args.seed.map_or((args.first, args.seeds), |seed| (seed, 1));
     let started = Instant::now();
     let next = AtomicU64::new(first);

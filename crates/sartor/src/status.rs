@@ -68,4 +68,11 @@ pub fn print(status: &Status) {
             replicas.join("  ")
         ));
     }
+    for repair in &status.repairs {
+        let percent = (repair.done * 100).checked_div(repair.total).unwrap_or(0);
+        say(format_args!(
+            "repair: shard {} is copied to node {}: {} of {} records ({percent} %)",
+            repair.shard, repair.node, repair.done, repair.total
+        ));
+    }
 }

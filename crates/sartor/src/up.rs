@@ -9,6 +9,7 @@ use sartor_core::controlet::{MODES, mode};
 use sartor_datalets::{ENGINES, engine};
 use sartor_server::config::{CoordinatorConfig, NodeConfig, load, save};
 use sartor_server::status::Status;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -42,12 +43,18 @@ pub struct UpArgs {
     /// Event loops a node [default: 1]
     #[arg(long)]
     workers: Option<u8>,
-    /// How to replicate [default: ms+ec]
+    /// How to replicate [default: ms+sc]
     #[arg(long)]
     mode: Option<String>,
     /// What to replicate [default: hash]
     #[arg(long)]
     datalet: Option<String>,
+    /// A node that is silent for so long is replaced, in ms [default: 500]
+    #[arg(long)]
+    detect_ms: Option<u64>,
+    /// Records a node may hold, such as 512mb; writes beyond get OOM [default: no limit]
+    #[arg(long, value_parser = bytes)]
+    memory: Option<u64>,
     /// The first node's RESP port; others follow from it
     #[arg(long, default_value_t = 7379)]
     port: u16,
@@ -111,6 +118,7 @@ impl Drop for Folder {
 struct Cluster {
     config: CoordinatorConfig,
     port: u16,
+    settings: BTreeMap<String, u64>,
 }
 
 impl Cluster {
@@ -135,12 +143,13 @@ impl Cluster {
             workers: args.workers.or(old.as_ref().map(|old| old.workers)).unwrap_or(1),
             shards: args.shards.or(old.as_ref().map(|old| old.shards)).unwrap_or(3),
             copies,
-            mode: args.mode.clone().or(old.as_ref().map(|old| old.mode.clone())).unwrap_or("ms+ec".into()),
+            mode: args.mode.clone().or(old.as_ref().map(|old| old.mode.clone())).unwrap_or("ms+sc".into()),
             datalet: args
                 .datalet
                 .clone()
                 .or(old.as_ref().map(|old| old.datalet.clone()))
                 .unwrap_or("hash".into()),
+            detect_ms: args.detect_ms.or(old.as_ref().map(|old| old.detect_ms)).unwrap_or(500),
         };
         check(&config, args.port)?;
         if let Some(old) = old {
@@ -148,6 +157,7 @@ impl Cluster {
                 listen: String::new(),
                 http: String::new(),
                 dir: PathBuf::new(),
+                detect_ms: 0,
                 ..config.clone()
             };
             if place(&old) != place(&config) {
@@ -165,7 +175,8 @@ impl Cluster {
             }
         }
         save(&file, &config).map_err(Failed::input)?;
-        Ok(Cluster { config, port: args.port })
+        let settings = args.memory.map(|bytes| ("maxmemory".to_owned(), bytes)).into_iter().collect();
+        Ok(Cluster { config, port: args.port, settings })
     }
 
     fn node_addr(&self, node: u16) -> String {
@@ -199,7 +210,8 @@ impl Cluster {
                 peer_announce: None,
                 coordinator: self.config.listen.clone(),
                 unprotected: false,
-                settings: Default::default(),
+                detect_ms: self.config.detect_ms,
+                settings: self.settings.clone(),
             };
             let file = dir.join(format!("node-{node}.toml"));
             save(&file, &config).map_err(Failed::other)?;
@@ -276,6 +288,7 @@ fn check(config: &CoordinatorConfig, port: u16) -> Result<(), Failed> {
     within("copies", u32::from(config.copies), 1, u32::from(NODES_MAX))?;
     within("workers", u32::from(config.workers), 1, 64)?;
     within("nodes", u32::from(config.nodes), 1, u32::from(NODES_MAX))?;
+    within("detect-ms", u32::try_from(config.detect_ms).unwrap_or(u32::MAX), 50, 600_000)?;
     let needed = u32::from(config.copies) + u32::from(config.standbys);
     if u32::from(config.nodes) < needed {
         return Err(Failed::input(format!(
@@ -284,6 +297,17 @@ fn check(config: &CoordinatorConfig, port: u16) -> Result<(), Failed> {
         )));
     }
     within("port", u32::from(port), 1, 65_535 - u32::from(PEER) - u32::from(config.nodes))
+}
+
+/// A number of bytes, as people write it: 1000, 64kb, 512mb, 2gb.
+fn bytes(text: &str) -> Result<u64, String> {
+    let text = text.to_ascii_lowercase();
+    let units = [("kb", 10), ("k", 10), ("mb", 20), ("m", 20), ("gb", 30), ("g", 30), ("b", 0), ("", 0)];
+    let fits = |(unit, shift): &(&str, u32)| {
+        let number: u64 = text.strip_suffix(unit)?.trim().parse().ok()?;
+        number.checked_mul(1 << shift)
+    };
+    units.iter().find_map(fits).ok_or_else(|| "a number of bytes such as 1000, 64kb, 512mb or 2gb".into())
 }
 
 /// A random number that TOML can hold.

@@ -1,29 +1,33 @@
 //! Controlets: the replication logic of one shard on one node, as state machines.
 //!
 //! ```text
-//!   View (at its making), Request, Peer, Stored, Wake ──▶ step ──▶ Task, Send, Reply, Forward
+//!   View, Request, Peer, Left, Stored, Wake ──▶ step ──▶ Task, Send, Reply, Forward
 //! ```
 //!
 //! To write one: a file here, an entry in [`MODES`]. Nothing outside that table asks which
 //! mode it has. [`ms_ec`] is the one to copy.
 
 pub mod ms_ec;
+pub mod ms_sc;
 pub mod part;
 
 use crate::ids::{Epoch, NodeId, Position, ShardId};
 use crate::keeper::{Done, Task};
 use crate::operation::{From, Outcome, Request};
-use crate::routing::map::Member;
+use crate::routing::map::{Joining, Member};
 use crate::time::{Micros, Now, millis};
 use crate::wire::codec::Wire;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use part::lease::LeaseSettings;
 
 /// The replication logic of one shard on one node.
 ///
 /// Its store finishes tasks in the order asked for. Messages can be lost, repeated, delayed and
-/// reordered; messages of another epoch never arrive. `step` never fails and never waits.
+/// reordered; messages of another epoch never arrive, nor of who is no member and does not join.
+/// `step` never fails and never waits. A [`Input::Wake`] comes with a clock that was read after
+/// everything before it: what may leave only under a lease leaves then.
 pub trait Controlet: Send {
     /// What it says to the same shard's controlets on other nodes.
     type Message: Wire + Send;
@@ -52,6 +56,13 @@ pub enum Input<M> {
     Peer(NodeId, M),
     /// A task has ended.
     Stored(Done),
+    /// A removed member has come to this view, or a later one: it serves no more.
+    Left(Member),
+    /// The members have changed, or who joins. Where this replica is neither, it ends: it gives
+    /// the requests of clients here back as forwards, and gets only what its store still owes.
+    View(View),
+    /// This node has no memory for more, or has some again.
+    Full(bool),
     /// The time it asked for has come.
     Wake,
 }
@@ -75,7 +86,7 @@ pub struct Effects {
     /// Answers to reads by a replica that is not the head. They are held back where an earlier read
     /// of the same connection turned out to be the head's, which knows a newer state.
     pub reads: Vec<(Request, Outcome, Position)>,
-    /// Reads that turned out to be the head's to answer.
+    /// Requests of clients here that turned out to be the head's to answer.
     pub forwards: Vec<Request>,
 }
 
@@ -96,15 +107,60 @@ pub struct View {
     pub me: NodeId,
     /// All members in order.
     pub members: Vec<Member>,
+    /// Who is being filled, or has joined by this view.
+    pub joining: Option<Joining>,
+}
+
+impl View {
+    /// This replica's place among the members, if it is one.
+    pub fn place(&self) -> Option<usize> {
+        self.members.iter().position(|member| member.node == self.me)
+    }
+
+    /// Whether this replica is a member.
+    pub fn is_member(&self) -> bool {
+        self.place().is_some()
+    }
+
+    /// Whether this replica orders writes.
+    pub fn is_head(&self) -> bool {
+        self.place() == Some(0)
+    }
+
+    /// Whether this replica is one, or is being filled to be one.
+    pub fn includes_me(&self) -> bool {
+        self.is_member() || self.joining.is_some_and(|joining| joining.member.node == self.me)
+    }
 }
 
 /// How a replica stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
     /// All entries up to here are in its store.
     pub position: Position,
     /// Whether it lost the stream, or its store failed, and must be filled anew.
     pub lost: bool,
+    /// Whether it has seen all members serve in this view.
+    pub proven: bool,
+    /// Members that it has given up: they must be filled anew.
+    pub cut: Vec<NodeId>,
+    /// Whom it fills.
+    pub fill: Option<FillStatus>,
+    /// Whom it fills is too slow for the stream, and must be filled from the start.
+    pub fill_failed: bool,
+}
+
+/// How far a fill is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FillStatus {
+    /// Which fill.
+    pub since: Epoch,
+    /// Records the new replica has.
+    pub done: u64,
+    /// Records that there are.
+    pub total: u64,
+    /// Whether it has all, and is so near that it can become a member.
+    pub ready: bool,
 }
 
 /// Times and bounds of controlets.
@@ -129,6 +185,16 @@ pub struct Settings {
     pub waiters_max: usize,
     /// How long such a request waits before it is answered as it stands, to be asked again.
     pub waiter_us: Micros,
+    /// Leases among the members.
+    pub lease: LeaseSettings,
+    /// How long a request that nobody may serve waits, before it is refused.
+    pub patience_us: Micros,
+    /// Bytes of a page that fills a new replica.
+    pub page_bytes_max: usize,
+    /// The largest answer that is kept for who asks again.
+    pub answer_bytes_max: usize,
+    /// Bytes of all answers kept.
+    pub answers_bytes_max: usize,
 }
 
 impl Default for Settings {
@@ -143,6 +209,11 @@ impl Default for Settings {
             cut_after_us: millis(2000),
             waiters_max: 10_000,
             waiter_us: millis(100),
+            lease: LeaseSettings { lease_us: millis(400), renew_us: millis(80) },
+            patience_us: millis(2000),
+            page_bytes_max: 256 << 10,
+            answer_bytes_max: 1 << 20,
+            answers_bytes_max: 16 << 20,
         }
     }
 }
@@ -161,19 +232,33 @@ pub struct Mode {
     pub serves: fn(&[bool]) -> bool,
     /// How many more nodes may die, one after another, by which members are alive.
     pub tolerates: fn(&[bool]) -> usize,
+    /// Who becomes the first member when that one is gone.
+    pub succession: Succession,
     /// Makes a replica's controlet.
-    pub build: fn(View, Settings) -> Box<dyn AnyControlet>,
+    pub build: fn(Now, View, Settings) -> Box<dyn AnyControlet>,
+}
+
+/// Who becomes the first member when that one is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Succession {
+    /// The next in order, which has all that those behind it have.
+    Next,
+    /// Who has the most.
+    MostAdvanced,
 }
 
 /// What a mode promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
+    /// Each shard behaves as if there were one copy: linearizable. What was acknowledged is kept while one
+    /// member of each view lives.
+    Linearizable,
     /// All replicas end equal; a connection sees its own writes and never goes back in time.
     Convergent,
 }
 
 /// All modes, in the order users should consider them.
-pub const MODES: &[Mode] = &[ms_ec::MODE];
+pub const MODES: &[Mode] = &[ms_sc::MODE, ms_ec::MODE];
 
 /// A mode by name.
 pub fn mode<'a>(modes: &'a [Mode], name: &str) -> Option<&'a Mode> {
@@ -212,6 +297,9 @@ impl<C: Controlet> AnyControlet for Erased<C> {
             Input::Request(request) => Input::Request(request),
             Input::Stored(done) => Input::Stored(done),
             Input::Wake => Input::Wake,
+            Input::Left(member) => Input::Left(member),
+            Input::View(view) => Input::View(view),
+            Input::Full(full) => Input::Full(full),
             Input::Peer(from, bytes) => match C::Message::from_bytes(bytes) {
                 Ok(message) => Input::Peer(from, message),
                 Err(_) => return,

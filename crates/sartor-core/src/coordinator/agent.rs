@@ -1,14 +1,18 @@
 //! A node's side of the coordinator: heartbeats out, maps and news of other nodes in.
 
-use super::{COORDINATOR, Heartbeat, NodeReport, Welcome};
+use super::{COORDINATOR, Heartbeat, NodeReport, NodeState, Repair, ReplicaReport, Welcome};
+use crate::controlet::Status;
 use crate::ids::{Epoch, ShardId, WorkerId};
-use crate::routing::map::ClusterMap;
+use crate::routing::map::{ClusterMap, Member};
 use crate::time::{Micros, Now, millis};
 use crate::wire::codec::Wire;
 use crate::wire::frame::{Header, Kind};
 use alloc::string::String;
 use alloc::vec::Vec;
 use bytes::Bytes;
+
+/// How often the agent looks for news of replicas at most.
+const LOOK_EVERY_US: Micros = millis(10);
 
 /// Times of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,12 +36,16 @@ pub struct Agent {
     pid: u32,
     addr: String,
     reports: Vec<NodeReport>,
+    repairs: Vec<Repair>,
+    /// When to look whether there are news that cannot wait.
+    look_us: Micros,
 }
 
 impl Agent {
     /// Speaks for the node that `me` describes.
     pub fn new(me: Heartbeat, settings: AgentSettings) -> Agent {
-        Agent { settings, me, next_us: 0, heard_us: None, pid: 0, addr: String::new(), reports: Vec::new() }
+        let (addr, reports, repairs) = (String::new(), Vec::new(), Vec::new());
+        Agent { settings, me, next_us: 0, heard_us: None, pid: 0, addr, reports, repairs, look_us: 0 }
     }
 
     /// When it wants to be called.
@@ -60,13 +68,45 @@ impl Agent {
         &self.reports
     }
 
-    /// Sends a heartbeat if it is time.
-    pub fn on_wake(&mut self, now: Now, map_epoch: Epoch, sends: &mut Vec<(WorkerId, Bytes)>) {
-        if now.steady_us < self.next_us {
+    /// What was being repaired then.
+    pub fn repairs(&self) -> &[Repair] {
+        &self.repairs
+    }
+
+    /// Whether the coordinator takes this life of a node for over.
+    pub fn is_gone(&self, member: Member) -> bool {
+        let report = self.reports.iter().find(|report| report.node == member.node);
+        report.is_some_and(|r| r.state == NodeState::Down || r.incarnation > member.incarnation)
+    }
+
+    /// There is a newer map: the coordinator should hear soon how the replicas stand in it.
+    pub fn on_map(&mut self) {
+        self.next_us = 0;
+    }
+
+    /// Sends a heartbeat if it is time, or if there are news that cannot wait.
+    pub fn on_wake(
+        &mut self,
+        now: Now,
+        map_epoch: Epoch,
+        replicas: impl FnOnce() -> Vec<ReplicaReport>,
+        sends: &mut Vec<(WorkerId, Bytes)>,
+    ) {
+        if now.steady_us < self.next_us.min(self.look_us) {
+            return;
+        }
+        self.look_us = now.steady_us + LOOK_EVERY_US;
+        let replicas = replicas();
+        let news = |report: &ReplicaReport| {
+            let Status { lost, proven, ref cut, fill, fill_failed, .. } = report.status;
+            (report.shard, report.epoch, lost, proven, cut.clone(), fill.map(|fill| fill.ready), fill_failed)
+        };
+        if now.steady_us < self.next_us && replicas.iter().map(news).eq(self.me.replicas.iter().map(news)) {
             return;
         }
         self.next_us = now.steady_us + self.settings.heartbeat_every_us;
         self.me.map_epoch = map_epoch;
+        self.me.replicas = replicas;
         let header = Header {
             kind: Kind::Heartbeat,
             from: WorkerId { node: self.me.node, worker: 0 },
@@ -84,6 +124,7 @@ impl Agent {
         self.pid = welcome.pid;
         self.addr = welcome.addr;
         self.reports = welcome.nodes;
+        self.repairs = welcome.repairs;
         welcome.map
     }
 }

@@ -6,9 +6,12 @@
 //! ```
 //!
 //! A map is used only once it is on disk, so that no epoch is ever used twice. The data path never
-//! asks the coordinator anything.
+//! asks the coordinator anything: it decides who should serve, the replicas themselves see to it that
+//! nobody else does (`controlet/part/lease.rs`).
 
+use crate::controlet::{Mode, Status, Succession, mode};
 pub mod agent;
+pub mod repair;
 
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId, WorkerId};
 use crate::routing::map::{ClusterMap, Member, NodeEntry, Shard, Table, even_slots};
@@ -20,6 +23,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use repair::{Known, succession_of};
 
 /// The coordinator's address among workers.
 pub const COORDINATOR: WorkerId = WorkerId { node: NodeId(u16::MAX), worker: 0 };
@@ -39,6 +43,19 @@ pub struct Heartbeat {
     pub client_addr: String,
     /// Its address for other nodes.
     pub peer_addr: String,
+    /// How its replicas stand.
+    pub replicas: Vec<ReplicaReport>,
+}
+
+/// How a replica stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaReport {
+    /// The shard.
+    pub shard: ShardId,
+    /// The epoch of the view it is in.
+    pub epoch: Epoch,
+    /// How it stands.
+    pub status: Status,
 }
 
 /// Coordinator to node: the answer.
@@ -50,8 +67,23 @@ pub struct Welcome {
     pub addr: String,
     /// How all nodes stand.
     pub nodes: Vec<NodeReport>,
+    /// What is being repaired.
+    pub repairs: Vec<Repair>,
     /// The map, if the node has an older one.
     pub map: Option<ClusterMap>,
+}
+
+/// A replica that is being filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Repair {
+    /// The shard that lacks a copy.
+    pub shard: ShardId,
+    /// The node that gets it.
+    pub node: NodeId,
+    /// Records it has.
+    pub done: u64,
+    /// Records there are.
+    pub total: u64,
 }
 
 /// How a node stands.
@@ -108,11 +140,13 @@ pub struct Spec {
 pub struct CoordinatorSettings {
     /// A node not heard for so long is down.
     pub down_after_us: Micros,
+    /// How often it looks.
+    pub tick_us: Micros,
 }
 
 impl Default for CoordinatorSettings {
     fn default() -> Self {
-        CoordinatorSettings { down_after_us: millis(500) }
+        CoordinatorSettings { down_after_us: millis(500), tick_us: millis(50) }
     }
 }
 
@@ -123,6 +157,8 @@ pub enum Event {
     Frame(Bytes),
     /// The map of this epoch is on disk.
     Persisted(Epoch),
+    /// Time has passed: comes every `tick_us`, or as soon as can be.
+    Tick,
 }
 
 /// What it wants done.
@@ -145,12 +181,32 @@ pub struct Coordinator {
     /// Decided, and on its way to disk.
     next: Option<ClusterMap>,
     nodes: BTreeMap<NodeId, Registered>,
+    modes: &'static [Mode],
+    /// When something last happened here.
+    attended_us: Micros,
+    /// A node has a newer map than the one on disk here: somebody restored an old one.
+    outdated: Option<Epoch>,
 }
 
 #[derive(Clone, Debug)]
 struct Registered {
     heartbeat: Heartbeat,
     heard_us: Micros,
+    /// When this life was first heard.
+    since_us: Micros,
+}
+
+/// A node as the rules of repair see it.
+#[derive(Clone, Debug, Default)]
+pub struct NodeView {
+    /// Its latest life.
+    pub incarnation: Incarnation,
+    /// It was not heard for too long.
+    pub silent: bool,
+    /// When that life was first heard.
+    pub since_us: Micros,
+    /// How its replicas stand.
+    pub replicas: Vec<ReplicaReport>,
 }
 
 impl Coordinator {
@@ -162,9 +218,29 @@ impl Coordinator {
         addr: String,
         pid: u32,
         map: Option<ClusterMap>,
+        modes: &'static [Mode],
     ) -> Coordinator {
         let nodes = BTreeMap::new();
-        Coordinator { spec, settings, addr, pid, started_us: now.steady_us, map, next: None, nodes }
+        let (started_us, attended_us, outdated) = (now.steady_us, now.steady_us, None);
+        Coordinator {
+            spec,
+            settings,
+            addr,
+            pid,
+            started_us,
+            map,
+            next: None,
+            nodes,
+            modes,
+            attended_us,
+            outdated,
+        }
+    }
+
+    /// The epoch of a newer map that a node has. Nothing is changed then: an old map was put back on disk, and its
+    /// next epochs were used before.
+    pub fn outdated(&self) -> Option<Epoch> {
+        self.outdated
     }
 
     /// The map in force.
@@ -174,6 +250,7 @@ impl Coordinator {
 
     /// Something happened.
     pub fn step(&mut self, now: Now, event: Event, out: &mut Vec<Action>) {
+        self.attend(now);
         match event {
             Event::Frame(frame) => {
                 if let Ok((Header { kind: Kind::Heartbeat, .. }, payload)) = Header::parse(frame)
@@ -183,32 +260,51 @@ impl Coordinator {
                 }
             }
             Event::Persisted(epoch) => self.on_persisted(now, epoch, out),
+            Event::Tick => self.maybe_change(now, out),
         }
     }
 
     fn on_heartbeat(&mut self, now: Now, heartbeat: Heartbeat, out: &mut Vec<Action>) {
         let node = heartbeat.node;
-        let known = self.nodes.get(&node).map(|known| known.heartbeat.incarnation);
-        if node.0 >= self.spec.nodes || known.is_some_and(|known| known > heartbeat.incarnation) {
+        let known = self.nodes.get(&node);
+        if node.0 >= self.spec.nodes || known.is_some_and(|k| k.heartbeat.incarnation > heartbeat.incarnation)
+        {
             return;
+        }
+        let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
+        if heartbeat.map_epoch > epoch.max(self.next.as_ref().map_or(Epoch(0), |map| map.epoch)) {
+            self.outdated = Some(heartbeat.map_epoch);
         }
         let map = self.map.as_ref().filter(|map| map.epoch > heartbeat.map_epoch);
         out.push(self.welcome(now, node, map));
-        let reborn = known != Some(heartbeat.incarnation);
-        self.nodes.insert(node, Registered { heartbeat, heard_us: now.steady_us });
-        if reborn {
-            self.maybe_change(out);
+        let same = known.filter(|known| known.heartbeat.incarnation == heartbeat.incarnation);
+        let since_us = same.map_or(now.steady_us, |known| known.since_us);
+        // News of replicas need not wait for the next look.
+        let news = same.is_none_or(|known| known.heartbeat.replicas != heartbeat.replicas);
+        self.nodes.insert(node, Registered { heartbeat, heard_us: now.steady_us, since_us });
+        if news {
+            self.maybe_change(now, out);
         }
     }
 
-    /// Makes the next map, if the nodes that registered call for one.
-    fn maybe_change(&mut self, out: &mut Vec<Action>) {
-        if self.next.is_some() {
+    /// Where this process itself stood still, it could not hear anybody: that time does not count as silence.
+    fn attend(&mut self, now: Now) {
+        let late = now.steady_us.saturating_sub(self.attended_us).saturating_sub(2 * self.settings.tick_us);
+        self.attended_us = now.steady_us;
+        self.started_us += late;
+        for node in self.nodes.values_mut() {
+            node.heard_us = (node.heard_us + late).min(now.steady_us);
+        }
+    }
+
+    /// Makes the next map, if what is known of the nodes calls for one.
+    fn maybe_change(&mut self, now: Now, out: &mut Vec<Action>) {
+        if self.next.is_some() || self.outdated.is_some() {
             return;
         }
         let next = match &self.map {
             None => self.first_map(),
-            Some(map) => self.next_map(map),
+            Some(map) => self.next_map(now, map),
         };
         if let Some(map) = next {
             out.push(Action::Persist(map.clone()));
@@ -224,7 +320,7 @@ impl Coordinator {
         for node in self.nodes.keys() {
             out.push(self.welcome(now, *node, self.map.as_ref()));
         }
-        self.maybe_change(out);
+        self.maybe_change(now, out);
     }
 
     fn member(&self, node: NodeId) -> Option<Member> {
@@ -249,6 +345,8 @@ impl Coordinator {
                 epoch: Epoch(1),
                 slots: vec![slots],
                 members,
+                born: Epoch(1),
+                joining: None,
             });
         }
         let entry = |registered: &Registered| NodeEntry {
@@ -273,13 +371,54 @@ impl Coordinator {
         })
     }
 
-    /// The map that follows from what the nodes told, if it differs.
-    fn next_map(&self, map: &ClusterMap) -> Option<ClusterMap> {
+    /// The map that follows from what is known of the nodes, if it differs.
+    fn next_map(&self, now: Now, map: &ClusterMap) -> Option<ClusterMap> {
         let mut next = map.clone();
         next.epoch = Epoch(map.epoch.0 + 1);
         let moved = self.follow_addresses(&mut next);
-        let readmitted = self.readmit_lost_shards(&mut next);
-        (moved || readmitted).then_some(next)
+        let repaired = self.repair_shards(now, &mut next);
+        (moved || repaired).then_some(next)
+    }
+
+    fn repair_shards(&self, now: Now, next: &mut ClusterMap) -> bool {
+        let nodes = self.nodes.iter().map(|(id, node)| (*id, self.node_view(now, node))).collect();
+        let mut load: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for shard in &next.shards {
+            let joining = shard.joining.map(|joining| joining.member);
+            let joining = joining.filter(|member| !shard.members.contains(member));
+            for member in shard.members.iter().copied().chain(joining) {
+                *load.entry(member.node).or_default() += 1;
+            }
+        }
+        let holders = usize::from(self.spec.nodes.saturating_sub(self.spec.standbys)).max(1);
+        let wanted: usize =
+            next.shards.iter().filter_map(|s| next.table_of(s)).map(|t| usize::from(t.copies)).sum();
+        let (epoch, load_max) = (next.epoch, wanted.div_ceil(holders));
+        let (heard_all, succession) = (self.is_silent(now, 0), Succession::Next);
+        let mut known = Known { nodes: &nodes, heard_all, load, load_max, epoch, copies: 0, succession };
+        let mut changed = false;
+        let tables = next.tables.clone();
+        for shard in &mut next.shards {
+            let Some(table) = tables.get(usize::from(shard.table)) else { continue };
+            known.copies = usize::from(table.copies);
+            known.succession = succession_of(mode(self.modes, &table.mode));
+            changed |= known.repair(shard);
+        }
+        changed
+    }
+
+    fn node_view(&self, now: Now, node: &Registered) -> NodeView {
+        NodeView {
+            incarnation: node.heartbeat.incarnation,
+            silent: self.is_silent(now, node.heard_us),
+            since_us: node.since_us,
+            replicas: node.heartbeat.replicas.clone(),
+        }
+    }
+
+    /// Silence counts from our own start: before it we could not hear.
+    fn is_silent(&self, now: Now, heard_us: Micros) -> bool {
+        now.steady_us.saturating_sub(heard_us.max(self.started_us)) > self.settings.down_after_us
     }
 
     /// Nodes may come back at other addresses.
@@ -296,24 +435,6 @@ impl Coordinator {
         changed
     }
 
-    /// A shard of which every member began another life has lost its data: it begins anew, empty,
-    /// on the same nodes. A shard of which any member may still live is left alone.
-    fn readmit_lost_shards(&self, next: &mut ClusterMap) -> bool {
-        let mut changed = false;
-        for shard in &mut next.shards {
-            let reborn = shard
-                .members
-                .iter()
-                .map(|member| self.member(member.node).filter(|now| now.incarnation > member.incarnation));
-            if let Some(members) = reborn.collect::<Option<Vec<_>>>() {
-                shard.members = members;
-                shard.epoch = next.epoch;
-                changed = true;
-            }
-        }
-        changed
-    }
-
     /// How all nodes stand.
     pub fn reports(&self, now: Now) -> Vec<NodeReport> {
         (0..self.spec.nodes).map(|index| self.report(now, NodeId(index))).collect()
@@ -321,26 +442,45 @@ impl Coordinator {
 
     fn report(&self, now: Now, node: NodeId) -> NodeReport {
         let registered = self.nodes.get(&node);
-        // Silence counts from our own start: before it we could not hear.
-        let heard_us = registered.map_or(self.started_us, |registered| registered.heard_us);
-        let silent = now.steady_us.saturating_sub(heard_us) > self.settings.down_after_us;
+        let silent = self.is_silent(now, registered.map_or(0, |registered| registered.heard_us));
         let (pid, incarnation) =
             registered.map_or((0, Incarnation(0)), |r| (r.heartbeat.pid, r.heartbeat.incarnation));
         let holds = self.map.as_ref().is_some_and(|map| {
             let mut members = map.shards.iter().flat_map(|shard| &shard.members);
             members.any(|m| m.node == node && (registered.is_none() || m.incarnation == incarnation))
         });
-        let state = match (silent || (registered.is_none() && !holds), holds) {
-            (true, _) => NodeState::Down,
-            (false, true) => NodeState::Up,
-            (false, false) => NodeState::Standby,
+        let joins = self.map.as_ref().is_some_and(|map| {
+            let mut joining = map.shards.iter().filter_map(|shard| shard.joining);
+            joining.any(|joining| joining.member == Member { node, incarnation })
+        });
+        let state = match (silent || (registered.is_none() && !holds), joins, holds) {
+            (true, ..) => NodeState::Down,
+            (false, true, _) => NodeState::Joining,
+            (false, false, true) => NodeState::Up,
+            (false, false, false) => NodeState::Standby,
         };
         NodeReport { node, pid, incarnation, state }
     }
 
+    /// What is being repaired, and how far it is.
+    pub fn repairs(&self) -> Vec<Repair> {
+        let shards = self.map.iter().flat_map(|map| &map.shards);
+        let repair = |shard: &Shard| {
+            let joining = shard.joining.filter(|joining| !shard.members.contains(&joining.member))?;
+            let told = shard.members.iter().filter_map(|member| self.nodes.get(&member.node));
+            let mut fills = told
+                .flat_map(|node| &node.heartbeat.replicas)
+                .filter(|report| report.shard == shard.id)
+                .filter_map(|report| report.status.fill);
+            let fill = fills.find(|fill| fill.since == joining.since).unwrap_or_default();
+            Some(Repair { shard: shard.id, node: joining.member.node, done: fill.done, total: fill.total })
+        };
+        shards.filter_map(repair).collect()
+    }
+
     fn welcome(&self, now: Now, node: NodeId, map: Option<&ClusterMap>) -> Action {
-        let welcome =
-            Welcome { pid: self.pid, addr: self.addr.clone(), nodes: self.reports(now), map: map.cloned() };
+        let (addr, nodes, repairs) = (self.addr.clone(), self.reports(now), self.repairs());
+        let welcome = Welcome { pid: self.pid, addr, nodes, repairs, map: map.cloned() };
         let header = Header {
             kind: Kind::Welcome,
             from: COORDINATOR,

@@ -64,6 +64,21 @@ pub struct Shard {
     pub slots: Vec<(u16, u16)>,
     /// Its replicas in the order that the mode gives a meaning; the first orders writes.
     pub members: Vec<Member>,
+    /// The epoch in which it began, empty: a later one than the first where all copies were lost.
+    pub born: Epoch,
+    /// The replica that is being filled, or that has joined and is not proven yet.
+    pub joining: Option<Joining>,
+}
+
+/// A replica on its way into a shard. While it is filled it is no member; once it is one, it stays
+/// listed here until a member has seen all others in the new view. Until then the view before is
+/// the one whose members know everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Joining {
+    /// Who.
+    pub member: Member,
+    /// The map's epoch when this fill began: tells one attempt from another.
+    pub since: Epoch,
 }
 
 /// A replica's place: one life of one node.

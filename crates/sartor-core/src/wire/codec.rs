@@ -138,6 +138,11 @@ impl Reader {
         }
     }
 
+    /// What is not read yet.
+    pub fn left(&self) -> &Bytes {
+        &self.bytes
+    }
+
     /// The rest.
     pub fn rest(&mut self) -> Bytes {
         core::mem::take(&mut self.bytes)

@@ -1,7 +1,8 @@
 //! What nodes and coordinator say to each other, as bytes.
 
-use crate::coordinator::{Heartbeat, NodeReport, NodeState, Welcome};
-use crate::ids::{Epoch, Incarnation, NodeId};
+use crate::controlet::{FillStatus, Status};
+use crate::coordinator::{Heartbeat, NodeReport, NodeState, Repair, ReplicaReport, Welcome};
+use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId};
 use crate::routing::map::ClusterMap;
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
 use alloc::vec::Vec;
@@ -14,6 +15,7 @@ impl Wire for Heartbeat {
         put_varint(out, self.map_epoch.0);
         put_bytes(out, self.client_addr.as_bytes());
         put_bytes(out, self.peer_addr.as_bytes());
+        put_list(out, &self.replicas, |out, report| report.encode(out));
     }
 
     fn decode(from: &mut Reader) -> Result<Heartbeat, Malformed> {
@@ -24,7 +26,38 @@ impl Wire for Heartbeat {
             map_epoch: Epoch(from.varint()?),
             client_addr: from.text()?,
             peer_addr: from.text()?,
+            replicas: from.list(ReplicaReport::decode)?,
         })
+    }
+}
+
+impl Wire for ReplicaReport {
+    fn encode(&self, out: &mut Vec<u8>) {
+        let Status { position, lost, proven, cut, fill, fill_failed } = &self.status;
+        put_varint(out, u64::from(self.shard.0));
+        self.epoch.encode(out);
+        position.encode(out);
+        out.push(u8::from(*lost) | u8::from(*proven) << 1 | u8::from(*fill_failed) << 2);
+        put_list(out, cut, |out, node| put_varint(out, u64::from(node.0)));
+        put_option(out, fill.as_ref(), |out, fill| {
+            fill.since.encode(out);
+            put_varint(out, fill.done);
+            put_varint(out, fill.total);
+            out.push(u8::from(fill.ready));
+        });
+    }
+
+    fn decode(from: &mut Reader) -> Result<ReplicaReport, Malformed> {
+        let (shard, epoch) = (ShardId(from.number()?), Epoch::decode(from)?);
+        let (position, flags) = (Position::decode(from)?, from.byte()?);
+        let cut = from.list(|from| Ok(NodeId(from.number()?)))?;
+        let fill = from.option(|from| {
+            let (since, done, total) = (Epoch::decode(from)?, from.varint()?, from.varint()?);
+            Ok(FillStatus { since, done, total, ready: from.byte()? != 0 })
+        })?;
+        let flag = |bit: u8| flags & bit != 0;
+        let status = Status { position, lost: flag(1), proven: flag(2), fill_failed: flag(4), cut, fill };
+        Ok(ReplicaReport { shard, epoch, status })
     }
 }
 
@@ -40,6 +73,12 @@ impl Wire for Welcome {
             put_varint(out, node.incarnation.0);
             out.push(STATES.iter().position(|state| *state == node.state).unwrap_or_default() as u8);
         });
+        put_list(out, &self.repairs, |out, repair| {
+            put_varint(out, u64::from(repair.shard.0));
+            put_varint(out, u64::from(repair.node.0));
+            put_varint(out, repair.done);
+            put_varint(out, repair.total);
+        });
         put_option(out, self.map.as_ref(), |out, map| map.encode(out));
     }
 
@@ -54,6 +93,10 @@ impl Wire for Welcome {
                     incarnation: Incarnation(from.varint()?),
                     state: *STATES.get(usize::from(from.byte()?)).ok_or(Malformed("unknown node state"))?,
                 })
+            })?,
+            repairs: from.list(|from| {
+                let (shard, node) = (ShardId(from.number()?), NodeId(from.number()?));
+                Ok(Repair { shard, node, done: from.varint()?, total: from.varint()? })
             })?,
             map: from.option(ClusterMap::decode)?,
         })

@@ -29,9 +29,14 @@ pub enum Kind {
     Heartbeat,
     /// Coordinator to node: the map, and who is alive.
     Welcome,
+    /// From a removed member to those of the new view: I serve no more.
+    Left,
+    /// Node to node: your map is old, here is a newer one.
+    Map,
 }
 
-const KINDS: [Kind; 5] = [Kind::Controlet, Kind::Forward, Kind::Answers, Kind::Heartbeat, Kind::Welcome];
+const KINDS: [Kind; 7] =
+    [Kind::Controlet, Kind::Forward, Kind::Answers, Kind::Heartbeat, Kind::Welcome, Kind::Left, Kind::Map];
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

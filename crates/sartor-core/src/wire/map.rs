@@ -1,12 +1,13 @@
 //! The cluster map as bytes: on the wire and in the coordinator's file.
 
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
-use crate::routing::map::{ClusterMap, Member, NodeEntry, Shard, Table};
+use crate::routing::map::{ClusterMap, Joining, Member, NodeEntry, Shard, Table};
 use crate::routing::slot::SLOTS;
-use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_varint};
+use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
 use alloc::vec::Vec;
 
-const VERSION: u8 = 1;
+/// Version 1 knew no joining replicas.
+const VERSION: u8 = 2;
 
 impl Wire for ClusterMap {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -35,17 +36,22 @@ impl Wire for ClusterMap {
                 put_varint(out, u64::from(*first));
                 put_varint(out, u64::from(*last));
             });
-            put_list(out, &shard.members, |out, member| {
-                put_varint(out, u64::from(member.node.0));
-                put_varint(out, member.incarnation.0);
+            put_list(out, &shard.members, |out, member| member.encode(out));
+            shard.born.encode(out);
+            put_option(out, shard.joining.as_ref(), |out, joining| {
+                joining.member.encode(out);
+                put_varint(out, joining.since.0);
             });
         });
     }
 
     fn decode(from: &mut Reader) -> Result<ClusterMap, Malformed> {
-        if from.byte()? != VERSION {
+        let version = from.byte()?;
+        if !(1..=VERSION).contains(&version) {
             return Err(Malformed("cluster map of another version"));
         }
+        let joining =
+            |from: &mut Reader| Ok(Joining { member: Member::decode(from)?, since: Epoch(from.varint()?) });
         let map = ClusterMap {
             cluster: from.varint()?,
             epoch: Epoch(from.varint()?),
@@ -73,13 +79,24 @@ impl Wire for ClusterMap {
                     table: from.number()?,
                     epoch: Epoch(from.varint()?),
                     slots: from.list(|from| Ok((from.number()?, from.number()?)))?,
-                    members: from.list(|from| {
-                        Ok(Member { node: NodeId(from.number()?), incarnation: Incarnation(from.varint()?) })
-                    })?,
+                    members: from.list(Member::decode)?,
+                    born: if version == 1 { Epoch(1) } else { Epoch::decode(from)? },
+                    joining: if version == 1 { None } else { from.option(joining)? },
                 })
             })?,
         };
         if is_consistent(&map) { Ok(map) } else { Err(Malformed("cluster map that contradicts itself")) }
+    }
+}
+
+impl Wire for Member {
+    fn encode(&self, out: &mut Vec<u8>) {
+        put_varint(out, u64::from(self.node.0));
+        put_varint(out, self.incarnation.0);
+    }
+
+    fn decode(from: &mut Reader) -> Result<Member, Malformed> {
+        Ok(Member { node: NodeId(from.number()?), incarnation: Incarnation(from.varint()?) })
     }
 }
 
@@ -90,6 +107,7 @@ fn is_consistent(map: &ClusterMap) -> bool {
             && usize::from(shard.table) < map.tables.len()
             && !shard.members.is_empty()
             && shard.members.iter().all(|member| usize::from(member.node.0) < map.nodes.len())
+            && shard.joining.is_none_or(|joining| usize::from(joining.member.node.0) < map.nodes.len())
             && shard.slots.iter().all(|(first, last)| first <= last && *last < SLOTS)
     };
     map.nodes.iter().enumerate().all(|(place, node)| usize::from(node.id.0) == place)

@@ -16,12 +16,13 @@ const TIME_UNITS: [TimeUnit; 4] =
     [TimeUnit::Seconds, TimeUnit::Millis, TimeUnit::UnixSeconds, TimeUnit::UnixMillis];
 const PRESENCES: [Option<Presence>; 3] = [None, Some(Presence::Present), Some(Presence::Absent)];
 const CONSISTENCIES: [Consistency; 2] = [Consistency::Mode, Consistency::Eventual];
-const FAILURE_KINDS: [FailureKind; 5] = [
+const FAILURE_KINDS: [FailureKind; 6] = [
     FailureKind::Retry,
     FailureKind::Uncertain,
     FailureKind::Invalid,
     FailureKind::Unsupported,
     FailureKind::Data,
+    FailureKind::Full,
 ];
 
 /// Writes one of a short list as its place in it.

@@ -6,6 +6,7 @@ use super::glob;
 use super::plan::{Act, Ask, Env, Join, KillBy, Plan};
 use crate::resp::parse::Args;
 use crate::resp::reply::{Reply, Version as Resp};
+use crate::settings::Name;
 use crate::stats;
 use sartor_core::operation::{Consistency, Op, parse_integer};
 
@@ -340,7 +341,6 @@ const FIXED: &[(&str, &str)] = &[
     ("appendonly", "no"),
     ("databases", "1"),
     ("timeout", "0"),
-    ("maxmemory", "0"),
     ("io-threads", "1"),
     ("replica-read-only", "yes"),
 ];
@@ -369,7 +369,7 @@ pub fn config(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Pl
                 let name = text(args.get(index)).to_lowercase();
                 let value = text(args.get(index + 1)).parse::<u64>();
                 let value = value.map_err(|_| format!("ERR the value of {name} must be a number"))?;
-                env.settings.set(&name, value).map_err(|error| format!("ERR {error}"))?;
+                env.settings.change(&name, value).map_err(|error| format!("ERR {error}"))?;
             }
             ok()
         }
@@ -429,7 +429,9 @@ fn info_sections(keys: i64, env: &Env<'_>) -> Vec<(&'static str, Lines)> {
     ]);
     let clients = vec![("connected_clients", count(&stats.clients)), ("blocked_clients", "0".into())];
     let mut memory = vec![("used_memory", resident.to_string()), ("used_memory_rss", resident.to_string())];
-    memory.extend(fixed(&[("maxmemory", "0"), ("maxmemory_policy", "noeviction")]));
+    memory.push(("sartor_records_memory", count(&stats.stored)));
+    memory.push(("maxmemory", env.settings.get(Name::MemoryMax).to_string()));
+    memory.extend(fixed(&[("maxmemory_policy", "noeviction")]));
     let persistence = fixed(&[("loading", if env.map.is_some() { "0" } else { "1" })]);
     let statistics = vec![
         ("total_connections_received", count(&stats.connections)),

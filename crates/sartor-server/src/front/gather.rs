@@ -146,6 +146,7 @@ fn error_text(failure: &Failure) -> String {
     let prefix = match failure.kind {
         FailureKind::Retry => "LOADING",
         FailureKind::Uncertain => "UNCERTAIN",
+        FailureKind::Full => "OOM",
         FailureKind::Invalid | FailureKind::Unsupported | FailureKind::Data => "ERR",
     };
     format!("{prefix} {}", failure.text)

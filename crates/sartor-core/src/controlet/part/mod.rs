@@ -1,3 +1,12 @@
-//! What controlets share.
+//! What protocols share.
 
+pub mod answers;
+pub mod fill;
+pub mod follower;
+pub mod lease;
+pub mod marks;
+pub mod message;
+pub mod orders;
+pub mod replica;
 pub mod stream;
+pub mod waiting;

@@ -1,10 +1,31 @@
 //! The entries that not every replica has yet, encoded once for all of them.
 
+use super::answers::Answered;
 use crate::keeper::Entry;
-use crate::wire::codec::Wire;
+use crate::wire::codec::{Malformed, Reader, Wire, put_option};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
+
+/// An entry, and the request it came from with its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ordered {
+    /// The entry.
+    pub entry: Entry,
+    /// None for what no client asked for.
+    pub answered: Option<Answered>,
+}
+
+impl Wire for Ordered {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.entry.encode(out);
+        put_option(out, self.answered.as_ref(), |out, answered| answered.encode(out));
+    }
+
+    fn decode(from: &mut Reader) -> Result<Ordered, Malformed> {
+        Ok(Ordered { entry: Entry::decode(from)?, answered: from.option(Answered::decode)? })
+    }
+}
 
 /// A gapless run of encoded entries: pushed at the end, trimmed at the front.
 #[derive(Clone, Debug, Default)]
@@ -41,14 +62,20 @@ impl Stream {
     }
 
     /// Appends an entry.
-    pub fn push(&mut self, entry: &Entry) {
-        assert_eq!(entry.position.sequence, self.next(), "a stream has no gaps");
+    pub fn push(&mut self, ordered: &Ordered) {
         self.scratch.clear();
-        entry.encode(&mut self.scratch);
+        ordered.encode(&mut self.scratch);
         // A copy of keys and values: a slice would hold the client's whole read buffer.
         self.arena.extend_from_slice(&self.scratch);
-        self.pushed_bytes += self.scratch.len() as u64;
-        self.entries.push_back((self.arena.split().freeze(), self.pushed_bytes));
+        let encoded = self.arena.split().freeze();
+        self.push_encoded(ordered.entry.position.sequence, encoded);
+    }
+
+    /// Appends an entry as it came.
+    pub fn push_encoded(&mut self, sequence: u64, encoded: Bytes) {
+        assert_eq!(sequence, self.next(), "a stream has no gaps");
+        self.pushed_bytes += encoded.len() as u64;
+        self.entries.push_back((encoded, self.pushed_bytes));
     }
 
     /// Drops the entries up to `sequence`.
@@ -60,13 +87,14 @@ impl Stream {
         }
     }
 
-    /// Entries from `from` on, together about `bytes_max`: at least one if there is any. The
+    /// Entries from `from` to `to`, together about `bytes_max`: at least one if there is any. The
     /// sequence of the last one, and their bytes.
-    pub fn batch(&self, from: u64, bytes_max: usize) -> Option<(u64, Vec<u8>)> {
+    pub fn batch(&self, from: u64, to: u64, bytes_max: usize) -> Option<(u64, Vec<u8>)> {
         let skip = usize::try_from(from.checked_sub(self.first)?).ok()?;
+        let count = usize::try_from((to + 1).saturating_sub(from)).ok()?;
         let mut batch = Vec::new();
         let mut last = from;
-        for (i, (entry, _)) in self.entries.iter().skip(skip).enumerate() {
+        for (i, (entry, _)) in self.entries.iter().skip(skip).take(count).enumerate() {
             if !batch.is_empty() && batch.len() + entry.len() > bytes_max {
                 break;
             }
@@ -95,9 +123,11 @@ mod tests {
     use crate::ids::{Epoch, Position};
     use crate::keeper::{Write, Writes};
 
-    fn entry(sequence: u64) -> Entry {
+    fn entry(sequence: u64) -> Ordered {
         let position = Position { epoch: Epoch(1), sequence };
-        Entry { position, writes: Writes::One(Write::Delete { key: Bytes::from_static(b"key") }) }
+        let entry =
+            Entry { position, writes: Writes::One(Write::Delete { key: Bytes::from_static(b"key") }) };
+        Ordered { entry, answered: None }
     }
 
     #[test]
@@ -107,13 +137,14 @@ mod tests {
             stream.push(&entry(sequence));
         }
         let one = stream.bytes() / 10;
-        assert_eq!(stream.batch(1, 3 * one).map(|(last, bytes)| (last, bytes.len())), Some((3, 3 * one)));
-        assert_eq!(stream.batch(9, 0).map(|(last, _)| last), Some(9));
-        assert_eq!(stream.batch(11, 100), None);
+        assert_eq!(stream.batch(1, 99, 3 * one).map(|(last, bytes)| (last, bytes.len())), Some((3, 3 * one)));
+        assert_eq!(stream.batch(1, 2, 100 * one).map(|(last, _)| last), Some(2));
+        assert_eq!(stream.batch(9, 99, 0).map(|(last, _)| last), Some(9));
+        assert_eq!(stream.batch(11, 99, 100), None);
         assert_eq!(stream.bytes_between(2, 5), 3 * one);
         stream.trim(4);
         assert_eq!((stream.bytes(), stream.first(), stream.next()), (6 * one, 5, 11));
-        assert_eq!(stream.batch(4, 100), None);
+        assert_eq!(stream.batch(4, 99, 100), None);
         assert_eq!(stream.bytes_between(0, 5), one);
         stream.trim(99);
         assert_eq!((stream.bytes(), stream.first(), stream.next()), (0, 11, 11));

@@ -1,0 +1,171 @@
+//! How a new replica is filled while the shard serves.
+//!
+//! ```text
+//!  source: … entry 7, page 1 (read at 7), entry 8, entry 9, page 2 (read at 9), entry 10 …  ──▶ joiner
+//! ```
+//!
+//! The joiner is cleared, then gets one stream: the entries, and between them pages of a walk, each where the
+//! source's store stood when it was read. A page is never older than the entries before it, and the entries
+//! behind it come after it; so writes, deletes and pages cannot undo each other, and no deleted key needs to
+//! be remembered. (TPDS 4.2, "recovery mode"; Machi's chain repair shows what goes wrong without the order.)
+
+use super::answers::Answers;
+use super::follower::Follower;
+use super::message::{Ack, Message, Page};
+use super::stream::Stream;
+use crate::controlet::{FillStatus, Settings};
+use crate::datalet::Cursor;
+use crate::ids::{Epoch, NodeId, Position};
+use crate::keeper::{Task, Walked};
+use crate::routing::map::Joining;
+use crate::time::{Micros, Now};
+use alloc::vec::Vec;
+
+/// Behind by fewer bytes of entries than this, a filled replica may become a member.
+const NEAR_BYTES: usize = 64 << 10;
+
+/// The side that has the records.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Who is filled.
+    pub joining: Joining,
+    /// How far it is with the entries.
+    pub follower: Follower,
+    cursor: Cursor,
+    /// The store was asked for a page.
+    walking: bool,
+    pages: u64,
+    /// The page on its way.
+    page: Option<Outgoing>,
+    done: u64,
+    total: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Outgoing {
+    at: Position,
+    records: u64,
+    message: Message,
+    sent: bool,
+}
+
+impl Source {
+    /// Begins; entries after `applied` are for the joiner.
+    pub fn new(now: Now, joining: Joining, applied: Position) -> Source {
+        Source {
+            joining,
+            follower: Follower::new(now, joining.member.node, applied.sequence),
+            cursor: Cursor::Start,
+            walking: false,
+            pages: 0,
+            page: None,
+            done: 0,
+            total: 0,
+        }
+    }
+
+    /// The store has read a page.
+    pub fn on_walked(&mut self, now: Now, walked: Walked, answers: &Answers) {
+        self.walking = false;
+        self.cursor = walked.next;
+        self.pages += 1;
+        self.total = walked.total;
+        let answers = (self.pages == 1).then(|| answers.clone());
+        let records = walked.records.len() as u64;
+        let (fill, number, at) = (self.joining.since, self.pages, walked.at);
+        let message = Message::Page(Page { fill, number, at, records: walked.records, answers });
+        self.page = Some(Outgoing { at, records, message, sent: false });
+        if self.pages == 1 {
+            self.follower = Follower::new(now, self.follower.node, at.sequence);
+        }
+    }
+
+    /// The joiner tells how far it is.
+    pub fn on_ack(&mut self, now: Now, ack: &Ack) {
+        if ack.fill.0 != self.joining.since {
+            return;
+        }
+        if ack.fill.1 > 0 {
+            self.follower.on_ack(now, ack.applied.sequence);
+        }
+        if ack.fill.1 == self.pages
+            && let Some(page) = self.page.take()
+        {
+            self.done += page.records;
+            self.follower.rewind(now);
+        }
+    }
+
+    /// Asks the store for the next page, and sends what can be sent.
+    pub fn on_wake(
+        &mut self,
+        now: Now,
+        stream: &Stream,
+        (stable, applied): (Position, Position),
+        settings: &Settings,
+        tasks: &mut Vec<Task>,
+        sends: &mut Vec<(NodeId, Message)>,
+    ) {
+        if self.page.is_none() && !self.walking && self.cursor != Cursor::End {
+            self.walking = true;
+            let (fill, cursor) = (self.joining.since, self.cursor.clone());
+            tasks.push(Task::Walk(fill, cursor, settings.page_bytes_max));
+        }
+        let waits = self.page.as_ref().is_some_and(|page| page.sent);
+        if waits && self.follower.is_overdue(now, settings) {
+            self.follower.rewind(now);
+            self.page.iter_mut().for_each(|page| page.sent = false);
+        }
+        if self.pages == 0 {
+            return;
+        }
+        let to = self.page.as_ref().map_or(applied.sequence, |page| page.at.sequence);
+        self.follower.send(now, stream, (self.joining.since, stable, to), settings, sends);
+        if let Some(page) = &mut self.page
+            && !page.sent
+            && self.follower.sent >= page.at.sequence
+        {
+            page.sent = true;
+            sends.push((self.joining.member.node, page.message.clone()));
+        }
+    }
+
+    /// When it wants to be called.
+    pub fn wake_at(&self, settings: &Settings) -> Option<Micros> {
+        let waits = self.page.as_ref().is_some_and(|page| page.sent);
+        if waits { Some(self.follower.overdue_at(settings)) } else { self.follower.wake_at(settings) }
+    }
+
+    /// How far it is. Nobody is ready before the source's view has served: until then, a member of an older
+    /// view may still serve, and only those that promised it something know.
+    pub fn status(&self, stream: &Stream, applied: Position, proven: bool) -> FillStatus {
+        let walked = self.cursor == Cursor::End && !self.walking && self.page.is_none() && self.pages > 0;
+        let near = stream.bytes_between(self.follower.acked, applied.sequence) < NEAR_BYTES;
+        FillStatus {
+            since: self.joining.since,
+            done: self.done,
+            total: self.total.max(self.done),
+            ready: walked && near && proven && !self.follower.cut,
+        }
+    }
+}
+
+/// The side that is filled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sink {
+    /// Which fill.
+    pub since: Epoch,
+    /// Pages that the store was asked to take, and that it has.
+    pub asked: u64,
+    /// See `asked`.
+    pub taken: u64,
+    /// Where the stream began for it.
+    pub start: Position,
+}
+
+impl Sink {
+    /// Whether this page is the next one, where the stream stands at `submitted`.
+    pub fn accepts(&self, page: &Page, submitted: Position) -> bool {
+        page.fill == self.since && page.number == self.asked + 1 && (page.number == 1 || page.at == submitted)
+    }
+}

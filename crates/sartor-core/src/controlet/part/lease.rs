@@ -1,0 +1,247 @@
+//! Leases that the members of a view give each other, so that the data path needs no coordinator.
+//!
+//! ```text
+//!  a ── stamp: a's clock ──────────────▶ b
+//!    ◀── echo of a's stamp ──────────── b    b promises: no other view before this long after the echo
+//!  a serves until its stamp + lease          b's promise lasts longer than that, whatever their clocks' rates
+//! ```
+//!
+//! A member serves while every other member of its view has promised. A member that moves to another view
+//! stops promising in the old one at once, but gives no promise in the new one, and so lets nobody serve there,
+//! until its promises to members that were removed have lapsed, or those have said that they left. Every
+//! view has a member in common with the one before, so that at no time two views serve.
+//! (TPDS 4.2 leaves this to the coordinator.)
+//!
+//! Messages also carry what each member had when the view began: nobody serves before it has all that any
+//! member had.
+
+use crate::ids::{NodeId, Position};
+use crate::routing::map::Member;
+use crate::time::{Micros, Now};
+use alloc::vec::Vec;
+
+/// One member to another, again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseMessage {
+    /// The sender's clock.
+    pub stamp: Micros,
+    /// The receiver's last stamp: a promise.
+    pub echo: Option<Micros>,
+    /// What the sender had when the view began.
+    pub level: Position,
+    /// What, as far as the sender knows, all members have.
+    pub stable: Position,
+}
+
+/// Times of leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeaseSettings {
+    /// How long a promise is good for, on the clock of who got it. Less than the time after which
+    /// the coordinator takes a silent node for dead, so that a failover seldom has to wait for promises.
+    pub lease_us: Micros,
+    /// How often promises are renewed.
+    pub renew_us: Micros,
+}
+
+/// The leases of one replica in its view.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Leases {
+    settings: LeaseSettings,
+    peers: Vec<Peer>,
+    /// Promises to members of older views that are none of this one.
+    bound: Vec<(Member, Micros)>,
+    level: Position,
+    next_at: Micros,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Peer {
+    member: Member,
+    /// Its last stamp, and when that came.
+    stamp: Option<(Micros, Micros)>,
+    /// Whether its last stamp was echoed in this view, so that it has something to begin with.
+    answered: bool,
+    /// Its promise to us, on our clock.
+    until: Option<Micros>,
+    /// Our promise to it, on our clock.
+    promised: Micros,
+    level: Option<Position>,
+}
+
+impl Leases {
+    /// Nobody has promised anything.
+    pub fn new(settings: LeaseSettings) -> Leases {
+        Leases { settings, peers: Vec::new(), bound: Vec::new(), level: Position::ZERO, next_at: Micros::MAX }
+    }
+
+    /// Another view, of these other members, begins with all up to `level` here.
+    pub fn on_view(&mut self, now: Now, others: impl Iterator<Item = Member>, level: Position) {
+        let before = core::mem::take(&mut self.peers);
+        self.bound.extend(before.iter().map(|peer| (peer.member, peer.promised)));
+        self.bound.retain(|(_, until)| *until > now.steady_us);
+        for member in others {
+            // What it was promised in older views binds us once it is removed.
+            let promised = self.bound.iter().filter(|(bound, _)| *bound == member).map(|(_, until)| *until);
+            let promised = promised.max().unwrap_or(0);
+            let peer = Peer { member, stamp: None, answered: false, until: None, promised, level: None };
+            self.peers.push(peer);
+        }
+        let peers = &self.peers;
+        self.bound.retain(|(bound, _)| peers.iter().all(|peer| peer.member != *bound));
+        self.level = level;
+        self.next_at = now.steady_us;
+    }
+
+    /// A removed member serves no more.
+    pub fn on_left(&mut self, now: Now, member: Member) {
+        let bound = self.bound.len();
+        self.bound.retain(|(removed, _)| *removed != member);
+        if self.bound.len() < bound {
+            self.next_at = now.steady_us;
+        }
+    }
+
+    /// A message of a member.
+    pub fn on_message(&mut self, now: Now, from: NodeId, message: LeaseMessage) {
+        let Some(peer) = self.peers.iter_mut().find(|peer| peer.member.node == from) else { return };
+        if peer.stamp.is_none_or(|(stamp, _)| stamp < message.stamp) {
+            peer.stamp = Some((message.stamp, now.steady_us));
+        }
+        peer.level = Some(message.level);
+        if let Some(echo) = message.echo {
+            peer.until = peer.until.max(Some(echo + self.settings.lease_us));
+        }
+        // The first ones are answered at once, and so is who has no promise of ours yet.
+        let at_once = !peer.answered || message.echo.is_none();
+        if at_once && !self.is_bound(now) {
+            self.next_at = self.next_at.min(now.steady_us);
+        }
+    }
+
+    /// Messages for all members, if it is time.
+    pub fn on_wake(&mut self, now: Now, stable: Position) -> Vec<(NodeId, LeaseMessage)> {
+        if now.steady_us < self.next_at {
+            return Vec::new();
+        }
+        self.bound.retain(|(_, until)| *until > now.steady_us);
+        let blocked = self.is_bound(now);
+        self.next_at = now.steady_us + self.settings.renew_us;
+        if let Some(until) = self.bound.iter().map(|(_, until)| *until).max() {
+            self.next_at = self.next_at.min(until);
+        }
+        // Counted from when the stamp came, a bit longer than who gave it may use our promise, even where its clock
+        // runs slower than ours. Repeating the promise does not prolong it: who is silent is soon not waited for.
+        let lasts_us = self.settings.lease_us + self.settings.lease_us / 8;
+        let level = self.level;
+        let message = |peer: &mut Peer| {
+            let echo = peer.stamp.filter(|_| !blocked);
+            if let Some((_, came)) = echo {
+                peer.promised = peer.promised.max(came + lasts_us);
+                peer.answered = true;
+            }
+            let echo = echo.map(|(stamp, _)| stamp);
+            (peer.member.node, LeaseMessage { stamp: now.steady_us, echo, level, stable })
+        };
+        self.peers.iter_mut().map(message).collect()
+    }
+
+    /// When it wants to be called.
+    pub fn wake_at(&self) -> Option<Micros> {
+        (!self.peers.is_empty() || !self.bound.is_empty()).then_some(self.next_at)
+    }
+
+    fn is_bound(&self, now: Now) -> bool {
+        self.bound.iter().any(|(_, until)| *until > now.steady_us)
+    }
+
+    /// Whether all members have promised, and we are not bound by older promises.
+    pub fn holds(&self, now: Now) -> bool {
+        !self.is_bound(now)
+            && self.peers.iter().all(|peer| peer.until.is_some_and(|until| until > now.steady_us))
+    }
+
+    /// Whether a replica that has all up to `position` has what every member had when the view began.
+    pub fn is_level(&self, position: Position) -> bool {
+        let reached = |level: Position| level.sequence <= position.sequence;
+        self.peers.iter().all(|peer| peer.level.is_some_and(reached))
+    }
+
+    /// What a member had when the view began, as far as it was heard.
+    pub fn level_of(&self, node: NodeId) -> Option<Position> {
+        self.peers.iter().find(|peer| peer.member.node == node)?.level
+    }
+
+    /// What we had when the view began.
+    pub fn level(&self) -> Position {
+        self.level
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Incarnation;
+    use crate::time::millis;
+
+    const SETTINGS: LeaseSettings = LeaseSettings { lease_us: millis(400), renew_us: millis(80) };
+
+    fn member(node: u16) -> Member {
+        Member { node: NodeId(node), incarnation: Incarnation(1) }
+    }
+
+    fn at(ms: u64) -> Now {
+        Now { steady_us: millis(ms), unix_ms: 0 }
+    }
+
+    fn leases(now: u64, others: &[u16]) -> Leases {
+        let mut leases = Leases::new(SETTINGS);
+        leases.on_view(at(now), others.iter().map(|node| member(*node)), Position::ZERO);
+        leases
+    }
+
+    /// Messages of `from`, which is node `me`, to the other.
+    fn pass(now: u64, me: u16, from: &mut Leases, to: &mut Leases) {
+        for (_, message) in from.on_wake(at(now), Position::ZERO) {
+            to.on_message(at(now), NodeId(me), message);
+        }
+    }
+
+    #[test]
+    fn a_member_serves_while_the_others_promise() {
+        let (mut a, mut b) = (leases(0, &[1]), leases(1000, &[0]));
+        assert!(!a.holds(at(0)));
+        pass(0, 0, &mut a, &mut b);
+        pass(1000, 1, &mut b, &mut a);
+        assert!(
+            a.holds(at(1)) && a.is_level(Position::ZERO) && !b.holds(at(1001)),
+            "b's stamp is not echoed yet"
+        );
+        pass(80, 0, &mut a, &mut b);
+        assert!(b.holds(at(1001)));
+        assert!(a.holds(at(399)) && !a.holds(at(400)));
+    }
+
+    #[test]
+    fn a_new_view_waits_for_the_promises_of_the_old_one() {
+        let (mut a, mut b) = (leases(0, &[1, 2]), leases(0, &[0, 2]));
+        // a promises something to c, whose stamp came at 100.
+        let ask = LeaseMessage { stamp: 0, echo: None, level: Position::ZERO, stable: Position::ZERO };
+        a.on_message(at(100), NodeId(2), ask);
+        a.on_wake(at(120), Position::ZERO);
+        a.on_wake(at(200), Position::ZERO);
+        a.on_view(at(200), [member(1)].into_iter(), Position::ZERO);
+        b.on_view(at(200), [member(0)].into_iter(), Position::ZERO);
+        for now in [200, 300, 500] {
+            pass(now, 0, &mut a, &mut b);
+            pass(now, 1, &mut b, &mut a);
+            assert!(!a.holds(at(now)) && !b.holds(at(now)), "c may still serve");
+        }
+        let mut confirmed = a.clone();
+        confirmed.on_left(at(510), member(2));
+        assert!(confirmed.holds(at(510)));
+        assert_eq!(a.wake_at(), Some(millis(550)), "100 ms + a lease and an eighth");
+        pass(550, 0, &mut a, &mut b);
+        pass(550, 1, &mut b, &mut a);
+        assert!(a.holds(at(550)) && b.holds(at(550)));
+    }
+}

@@ -1,0 +1,59 @@
+//! Which keys have writes in flight, without a list of them.
+
+use bytes::Bytes;
+use core::hash::{BuildHasher, Hasher};
+
+use crate::keeper::Write;
+use crate::operation::Op;
+use alloc::vec;
+use alloc::vec::Vec;
+
+const BUCKETS: usize = 4096;
+
+/// For each bucket of keys, the last entry that wrote to one of them. A key shares its bucket with others, so that
+/// it may seem to have a write in flight when it has none, never the other way round.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Marks {
+    buckets: Vec<u64>,
+    /// The last entry of all, and the last one that wrote to every key.
+    last: u64,
+    all: u64,
+}
+
+impl Default for Marks {
+    fn default() -> Self {
+        Marks { buckets: vec![0; BUCKETS], last: 0, all: 0 }
+    }
+}
+
+impl Marks {
+    /// An entry with these writes is there.
+    pub fn note(&mut self, sequence: u64, writes: &[Write]) {
+        self.last = sequence;
+        for write in writes {
+            match write {
+                Write::Put { key, .. } | Write::Delete { key } => self.buckets[bucket_of(key)] = sequence,
+                Write::Clear => self.all = sequence,
+            }
+        }
+    }
+
+    /// The last entry that an operation may have seen something of.
+    pub fn seen_by(&self, op: &Op) -> u64 {
+        match op {
+            Op::Key(key, _) => self.buckets[bucket_of(key)].max(self.all),
+            Op::Batch(batch) => {
+                let watched = batch.watched.iter().map(|(key, _)| self.buckets[bucket_of(key)]);
+                let steps = batch.steps.iter().map(|step| self.seen_by(step));
+                watched.chain(steps).max().unwrap_or(0).max(self.all)
+            }
+            Op::Len | Op::Clear | Op::Scan(_) | Op::Wait { .. } => self.last,
+        }
+    }
+}
+
+fn bucket_of(key: &Bytes) -> usize {
+    let mut hasher = foldhash::fast::FixedState::with_seed(0).build_hasher();
+    hasher.write(key);
+    hasher.finish() as usize % BUCKETS
+}

@@ -1,0 +1,177 @@
+//! What the replicas of a shard say to each other.
+
+use super::answers::Answers;
+use super::lease::LeaseMessage;
+use crate::ids::{Epoch, Position};
+use crate::record::{Meta, Record};
+use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Entries, gapless and in order.
+    Entries(Entries),
+    /// How far the sender is.
+    Ack(Ack),
+    /// You are too far behind, the entries you lack are gone.
+    Cut,
+    /// Stamps and promises.
+    Lease(LeaseMessage),
+    /// A part of a fill.
+    Page(Page),
+}
+
+/// Entries on their way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entries {
+    /// The fill that they belong to; 0 between members.
+    pub fill: Epoch,
+    /// What, as far as the sender knows, all members have.
+    pub stable: Position,
+    /// They, encoded one after the other.
+    pub entries: Bytes,
+}
+
+/// How far a replica is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ack {
+    /// Everything up to here is in its store.
+    pub applied: Position,
+    /// Everything up to here is, as far as it knows, in every member's store.
+    pub stable: Position,
+    /// The fill that it is in, and how many pages of it are in its store.
+    pub fill: (Epoch, u64),
+    /// Its node has no memory for more.
+    pub full: bool,
+}
+
+/// A page of the source's records, read when the source had applied all up to `at` and nothing more. It is
+/// applied between the entries before and those after, so that no later write or delete is undone by it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// The fill that it belongs to.
+    pub fill: Epoch,
+    /// Its number, from 1.
+    pub number: u64,
+    /// Where it belongs in the stream.
+    pub at: Position,
+    /// The records.
+    pub records: Vec<Record>,
+    /// With the first page: the answers to writes until now.
+    pub answers: Option<Answers>,
+}
+
+impl Wire for Message {
+    fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Message::Entries(entries) => {
+                out.push(0);
+                entries.fill.encode(out);
+                entries.stable.encode(out);
+                out.extend_from_slice(&entries.entries);
+            }
+            Message::Ack(ack) => {
+                out.push(1);
+                ack.applied.encode(out);
+                ack.stable.encode(out);
+                ack.fill.0.encode(out);
+                put_varint(out, ack.fill.1);
+                out.push(u8::from(ack.full));
+            }
+            Message::Cut => out.push(2),
+            Message::Lease(lease) => {
+                out.push(3);
+                put_varint(out, lease.stamp);
+                put_option(out, lease.echo.as_ref(), |out, echo| put_varint(out, *echo));
+                lease.level.encode(out);
+                lease.stable.encode(out);
+            }
+            Message::Page(page) => {
+                out.push(4);
+                page.encode(out);
+            }
+        }
+    }
+
+    fn decode(from: &mut Reader) -> Result<Message, Malformed> {
+        Ok(match from.byte()? {
+            0 => Message::Entries(Entries {
+                fill: Epoch::decode(from)?,
+                stable: Position::decode(from)?,
+                entries: from.rest(),
+            }),
+            1 => Message::Ack(Ack {
+                applied: Position::decode(from)?,
+                stable: Position::decode(from)?,
+                fill: (Epoch::decode(from)?, from.varint()?),
+                full: from.byte()? != 0,
+            }),
+            2 => Message::Cut,
+            3 => Message::Lease(LeaseMessage {
+                stamp: from.varint()?,
+                echo: from.option(Reader::varint)?,
+                level: Position::decode(from)?,
+                stable: Position::decode(from)?,
+            }),
+            4 => Message::Page(Page::decode(from)?),
+            _ => return Err(Malformed("unknown message")),
+        })
+    }
+}
+
+impl Wire for Page {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.fill.encode(out);
+        put_varint(out, self.number);
+        self.at.encode(out);
+        put_list(out, &self.records, |out, record| {
+            put_bytes(out, &record.key);
+            put_bytes(out, &record.value);
+            record.meta.version.encode(out);
+            put_option(out, record.meta.deadline_ms.as_ref(), |out, ms| put_varint(out, *ms));
+        });
+        put_option(out, self.answers.as_ref(), |out, answers| answers.encode(out));
+    }
+
+    fn decode(from: &mut Reader) -> Result<Page, Malformed> {
+        let record = |from: &mut Reader| {
+            let (key, value) = (from.bytes()?, from.bytes()?);
+            let version = Position::decode(from)?;
+            Ok(Record { key, value, meta: Meta { version, deadline_ms: from.option(Reader::varint)? } })
+        };
+        Ok(Page {
+            fill: Epoch::decode(from)?,
+            number: from.varint()?,
+            at: Position::decode(from)?,
+            records: from.list(record)?,
+            answers: from.option(Answers::decode)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn messages_come_back() {
+        let at = Position { epoch: Epoch(3), sequence: 70_000 };
+        let meta = Meta { version: at, deadline_ms: Some(5) };
+        let record = Record { key: Bytes::from_static(b"k"), value: Bytes::from_static(b""), meta };
+        let page =
+            Page { fill: Epoch(2), number: 1, at, records: vec![record], answers: Some(Answers::default()) };
+        let messages = [
+            Message::Entries(Entries { fill: Epoch(0), stable: at, entries: Bytes::from_static(b"x") }),
+            Message::Ack(Ack { applied: at, stable: at, fill: (Epoch(2), 7), full: true }),
+            Message::Cut,
+            Message::Lease(LeaseMessage { stamp: 9, echo: Some(8), level: at, stable: at }),
+            Message::Page(page),
+        ];
+        for message in messages {
+            assert_eq!(Message::from_bytes(message.to_bytes()), Ok(message));
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What protocols with one replica that orders have in common above [`Replica`]: requests that wait until they may be
+//! taken, what was done before and is asked again, answers that wait until they may leave.
+
+use super::message::Message;
+use super::replica::{Replica, Topology};
+use super::waiting::{Answering, Waiting, is_late, refusal};
+use crate::controlet::{Effects, Outbox, Settings, View};
+use crate::ids::{NodeId, Position};
+use crate::keeper::{Done, Entry, Task};
+use crate::operation::{Failure, FailureKind, From, Outcome, Request};
+use crate::time::{Micros, Now};
+use alloc::collections::VecDeque;
+
+/// A replica, and the requests it has in hand.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    /// The replica.
+    pub replica: Replica,
+    answering: Answering,
+    /// Requests that wait, with their arrival: until the view serves, or until there is room.
+    held: VecDeque<(Request, Micros)>,
+    expire_at: Micros,
+    /// Something may leave.
+    dirty: bool,
+    /// When to look whether what waits still may hope.
+    look_at: Option<Micros>,
+}
+
+impl Orders {
+    /// A replica with an empty store.
+    pub fn new(now: Now, topology: Topology, view: View, settings: Settings) -> Orders {
+        Orders {
+            replica: Replica::new(now, topology, view, settings),
+            answering: Answering::default(),
+            held: VecDeque::new(),
+            expire_at: now.steady_us,
+            dirty: true,
+            look_at: None,
+        }
+    }
+
+    /// Whether this replica orders.
+    pub fn is_head(&self) -> bool {
+        self.replica.view.is_head()
+    }
+
+    /// The members have changed. Who no longer orders gives back what clients here wait for.
+    pub fn on_view(&mut self, now: Now, view: View, out: &mut Effects) {
+        let was_head = self.is_head();
+        self.replica.on_view(now, view);
+        self.dirty = true;
+        if (was_head && !self.is_head()) || !self.replica.view.is_member() {
+            self.answering.forward_all(out);
+            let here = self.held.drain(..).map(|(request, _)| request);
+            out.forwards.extend(here.filter(|request| matches!(request.from, From::Session { .. })));
+        }
+    }
+
+    /// A request for the replica that orders: taken at once, or when the view serves and there is room.
+    pub fn on_request(&mut self, now: Now, request: Request, out: &mut Effects) {
+        if !self.held.is_empty() || self.replica.is_crowded() || !self.replica.is_active(now) {
+            // Who sent it has a bounded window, so this list is bounded too.
+            self.held.push_back((request, now.steady_us));
+        } else {
+            self.take(now, request, out);
+        }
+    }
+
+    fn take(&mut self, now: Now, request: Request, out: &mut Effects) {
+        if let Some(known) = self.replica.answers.find(request.from) {
+            // It had an effect before, perhaps under another head; it is answered as then.
+            let text = "it took effect, but its answer was too large to keep";
+            let lost = || Failure::outcome(FailureKind::Uncertain, text);
+            let (outcome, at) = (known.outcome.clone().unwrap_or_else(lost), known.position);
+            self.answer(now, request, outcome, at, at.sequence);
+        } else if self.replica.others_are_full() && request.op.grows() {
+            let text = "command not allowed when used memory > 'maxmemory' at another copy.";
+            let at = self.replica.applied;
+            self.answer(now, request, Failure::outcome(FailureKind::Full, text), at, 0);
+        } else {
+            out.tasks.push(Task::Evaluate(request, self.replica.view.epoch));
+        }
+    }
+
+    /// An answer, true at `at`, that tells something of entry `needs` and none after it.
+    pub fn answer(&mut self, now: Now, request: Request, outcome: Outcome, at: Position, needs: u64) {
+        self.dirty = true;
+        let waiting = Waiting { request, outcome, at, needs, since: now.steady_us };
+        self.answering.push(waiting, self.replica.settled());
+    }
+
+    /// A task has ended. What is the protocol's to decide is given back; new entries are shown to `note`.
+    pub fn on_stored(
+        &mut self,
+        now: Now,
+        done: Done,
+        out: &mut Effects,
+        note: impl FnOnce(&Entry),
+    ) -> Option<Done> {
+        if !self.replica.view.includes_me() {
+            forward_owed(done, out);
+            return None;
+        }
+        match done {
+            Done::Evaluated(..) | Done::Read(_, Some(_)) => return Some(done),
+            // Whether a record is past its deadline is judged by one clock, that of who orders.
+            Done::Read(request, None) => out.forwards.push(request),
+            Done::Expired(entry, more) => {
+                if let Some(entry) = entry {
+                    note(&entry);
+                    self.replica.on_ordered(now, entry, None);
+                }
+                self.expire_at = now.steady_us + if more { 0 } else { self.replica.settings.expire_every_us };
+            }
+            Done::Applied(position) => self.replica.on_applied(now, position),
+            Done::Walked(fill, walked) => self.replica.on_walked(now, fill, walked),
+            Done::Filled(fill) => self.replica.on_filled(fill),
+            Done::Broken(request, failure) => {
+                self.replica.lost = true;
+                if let Some(request) = request {
+                    out.replies.push((request.from, Outcome::Failed(failure), self.replica.applied));
+                }
+            }
+        }
+        self.dirty = true;
+        None
+    }
+
+    /// A message of another replica. Entries that are new here are shown to `note`.
+    pub fn on_peer(
+        &mut self,
+        now: Now,
+        from: NodeId,
+        message: Message,
+        out: &mut Effects,
+        note: impl FnMut(&Entry),
+    ) {
+        self.dirty = true;
+        match message {
+            Message::Entries(entries) => self.replica.on_entries(now, from, entries, out, note),
+            Message::Ack(ack) => self.replica.on_ack(now, from, &ack),
+            Message::Cut => self.replica.on_cut(from),
+            Message::Lease(lease) => self.replica.on_lease(now, from, lease),
+            Message::Page(page) => self.replica.on_page(page, out),
+        }
+    }
+
+    /// The end of a turn, or a timer: lets go the answers that may leave, takes what was held.
+    pub fn on_wake(&mut self, now: Now, out: &mut Outbox<Message>) {
+        self.dirty = false;
+        self.replica.on_wake(now, out);
+        if !self.replica.is_active(now) {
+            self.refuse_the_late(now, &mut out.effects);
+            return self.look_again(now);
+        }
+        self.answering.release(self.replica.settled(), !self.is_head(), &mut out.effects);
+        self.look_again(now);
+        if !self.is_head() {
+            return;
+        }
+        while !self.replica.is_crowded()
+            && let Some((request, _)) = self.held.pop_front()
+        {
+            self.take(now, request, &mut out.effects);
+        }
+        if now.steady_us >= self.expire_at {
+            // Until the answer is there, no second one.
+            self.expire_at = Micros::MAX;
+            let task = Task::Expire(self.replica.view.epoch, self.replica.settings.expire_batch_max);
+            out.effects.tasks.push(task);
+        }
+        self.look_at = self.look_at.into_iter().chain([self.expire_at]).min();
+    }
+
+    /// Nobody may serve for a while: those are told whose requests certainly had no effect.
+    fn refuse_the_late(&mut self, now: Now, out: &mut Effects) {
+        let patience_us = self.replica.settings.patience_us;
+        self.answering.give_up(now, patience_us, out);
+        let replica = &self.replica;
+        self.held.retain(|(request, since)| {
+            // Another head may have done it; who is not level with all does not know.
+            let perhaps_done = request.op.is_write()
+                && (!replica.is_level() || replica.answers.find(request.from).is_some());
+            let refused = !perhaps_done && is_late(now, request, *since, patience_us);
+            if refused {
+                out.replies.push((request.from, refusal(request), Position::ZERO));
+            }
+            !refused
+        });
+    }
+
+    fn look_again(&mut self, now: Now) {
+        let waits = !self.held.is_empty() || !self.answering.is_empty();
+        self.look_at = waits.then_some(now.steady_us + self.replica.settings.expire_every_us);
+    }
+
+    /// When it wants to be called.
+    pub fn wake_at(&self) -> Option<Micros> {
+        if self.dirty {
+            return Some(0);
+        }
+        self.replica.wake_at().into_iter().chain(self.look_at).min()
+    }
+}
+
+/// A replica that has ended passes on what clients here still wait for.
+fn forward_owed(done: Done, out: &mut Effects) {
+    let request = match done {
+        Done::Evaluated(request, ..) | Done::Read(request, _) | Done::Broken(Some(request), _) => request,
+        _ => return,
+    };
+    if matches!(request.from, From::Session { .. }) {
+        out.forwards.push(request);
+    }
+}

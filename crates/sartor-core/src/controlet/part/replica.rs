@@ -1,0 +1,599 @@
+//! What every replica of a primary-and-replicas protocol does: takes the stream from one side, passes it on to the
+//! other, keeps what not all have, gives and gets leases, fills a newcomer or is filled.
+//!
+//! ```text
+//!  Chain:  head ──▶ middle ──▶ tail        Star:  primary ──▶ secondary
+//!                                                       └───▶ secondary
+//! ```
+//!
+//! The protocol decides who may ask what, and when an answer may leave; see `ms_sc` and `ms_ec`.
+
+use super::answers::{Answered, Answers};
+use super::fill::{Sink, Source};
+use super::follower::Follower;
+use super::lease::{LeaseMessage, Leases};
+use super::message::{Ack, Entries, Message, Page};
+use super::stream::{Ordered, Stream};
+use crate::controlet::{Effects, Outbox, Settings, Status, View};
+use crate::ids::{Epoch, NodeId, Position};
+use crate::keeper::{Entry, Task, Walked};
+use crate::operation::{From, Outcome};
+use crate::routing::map::Member;
+use crate::time::{Micros, Now};
+use crate::wire::codec::{Reader, Wire};
+use alloc::vec::Vec;
+
+/// Who passes entries on to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// Each to the next one; the last one tells what all have.
+    Chain,
+    /// The first one to all others, and it tells what all have.
+    Star,
+}
+
+/// One replica.
+#[derive(Clone, Debug)]
+pub struct Replica {
+    /// The members.
+    pub view: View,
+    /// Times and bounds.
+    pub settings: Settings,
+    topology: Topology,
+    /// The newest entry that the store was asked for: tasks after it see it.
+    pub submitted: Position,
+    /// The newest entry that the store has.
+    pub applied: Position,
+    /// Everything up to here is in every member's store.
+    pub stable: Position,
+    /// The stream was lost, or the store failed: it must be filled anew.
+    pub lost: bool,
+    /// What became of writes.
+    pub answers: Answers,
+    leases: Leases,
+    /// The view has served once: all its members have come to it.
+    proven: bool,
+    stream: Stream,
+    followers: Vec<Follower>,
+    /// A new primary that knew less than we did gets what it lacks.
+    rescue: Option<Follower>,
+    rescued: bool,
+    source: Option<Source>,
+    sink: Option<Sink>,
+    /// Members without memory for more, by the last they said; and whether that is so here.
+    full: Vec<NodeId>,
+    im_full: bool,
+    /// An acknowledgement is due: at the end of the turn, or a bit later where nobody waits for it.
+    ack_at: Option<Micros>,
+    /// The epochs that ordered entries here, each with its first one.
+    epochs: Vec<(Epoch, u64)>,
+    dirty: bool,
+}
+
+/// How many epochs back a place can be told from one that was lost.
+const EPOCHS_MAX: usize = 64;
+
+impl Replica {
+    /// An empty replica, or one to be filled.
+    pub fn new(now: Now, topology: Topology, view: View, settings: Settings) -> Replica {
+        // Empty, but of this epoch: later than all that was seen of a shard that lost its data.
+        let empty = Position { epoch: view.epoch, sequence: 0 };
+        let mut replica = Replica {
+            settings,
+            topology,
+            submitted: empty,
+            applied: empty,
+            stable: empty,
+            lost: false,
+            answers: Answers::default(),
+            leases: Leases::new(settings.lease),
+            proven: false,
+            stream: Stream::starting_at(1),
+            followers: Vec::new(),
+            rescue: None,
+            rescued: false,
+            source: None,
+            sink: None,
+            full: Vec::new(),
+            im_full: false,
+            ack_at: None,
+            epochs: Vec::new(),
+            dirty: true,
+            view,
+        };
+        replica.enter(now);
+        replica
+    }
+
+    /// Its members have changed, or who joins.
+    pub fn on_view(&mut self, now: Now, view: View) {
+        let same = self.view.epoch == view.epoch;
+        self.view = view;
+        if same {
+            self.tend_fill(now);
+        } else {
+            self.enter(now);
+        }
+        self.trim();
+    }
+
+    /// Begins in this epoch with what is here.
+    fn enter(&mut self, now: Now) {
+        self.proven = false;
+        (self.rescue, self.rescued) = (None, false);
+        self.full.clear();
+        if self.view.is_member() {
+            let (me, level) = (self.view.me, self.submitted);
+            let others = self.view.members.iter().filter(|member| member.node != me).copied();
+            self.leases.on_view(now, others, level);
+            if self.sink.take().is_some() || self.is_end() {
+                self.stable = self.applied;
+            }
+        }
+        self.follow(now);
+        self.tend_fill(now);
+    }
+
+    /// Sets up those who get the stream from us.
+    fn follow(&mut self, now: Now) {
+        let before = core::mem::take(&mut self.followers);
+        let joined = self.source.take();
+        let (place, first) = (self.view.place(), self.stream.first());
+        let downstream = match (self.topology, place) {
+            (Topology::Chain, Some(place)) => self.view.members.get(place + 1..place + 2).unwrap_or_default(),
+            (Topology::Star, Some(0)) => self.view.members.get(1..).unwrap_or_default(),
+            _ => &[],
+        };
+        for member in downstream {
+            let known = before.iter().find(|follower| follower.node == member.node && !follower.cut);
+            let filled = joined.iter().filter(|source| source.joining.member == *member);
+            let filled = filled.map(|source| &source.follower).next();
+            // Who came from elsewhere has at least what all have.
+            let acked = known.or(filled).map_or(first - 1, |follower| follower.acked);
+            self.followers.push(Follower::new(now, member.node, acked.max(first - 1)));
+        }
+    }
+
+    /// Whether the stream ends here, so that what is applied here is applied everywhere.
+    fn is_end(&self) -> bool {
+        match self.topology {
+            Topology::Chain => self.view.members.last().is_some_and(|tail| tail.node == self.view.me),
+            Topology::Star => self.view.members.len() == 1 && self.view.is_member(),
+        }
+    }
+
+    /// Begins, ends or goes on with filling a newcomer, or with being filled.
+    fn tend_fill(&mut self, now: Now) {
+        self.dirty = true;
+        if let Some(joining) = self.view.joining.filter(|_| !self.view.is_member())
+            && self.sink.as_ref().is_none_or(|sink| sink.since != joining.since)
+        {
+            self.sink = Some(Sink { since: joining.since, asked: 0, taken: 0, start: Position::ZERO });
+        }
+        let fills = match self.topology {
+            Topology::Chain => self.is_end(),
+            Topology::Star => self.view.is_head(),
+        };
+        let wanted =
+            self.view.joining.filter(|joining| fills && !self.view.members.contains(&joining.member));
+        if self.source.as_ref().map(|source| source.joining) != wanted {
+            self.source = wanted.map(|joining| Source::new(now, joining, self.applied));
+        }
+    }
+
+    /// Up to where answers may tell of entries: in a chain what all have, in a star what is here.
+    pub fn settled(&self) -> Position {
+        if self.topology == Topology::Chain { self.stable } else { self.applied }
+    }
+
+    /// Whether this replica may serve, and tell what it knows.
+    pub fn is_active(&self, now: Now) -> bool {
+        self.view.is_member() && !self.lost && self.is_level() && self.leases.holds(now)
+    }
+
+    /// Whether it has all that any member had when the view began.
+    pub fn is_level(&self) -> bool {
+        self.leases.is_level(self.applied)
+    }
+
+    /// The store has ordered an entry for this request.
+    pub fn on_ordered(&mut self, now: Now, entry: Entry, from: Option<(From, &Outcome)>) {
+        let position = entry.position;
+        let bytes_max = self.settings.answer_bytes_max;
+        let answered = from.and_then(|(from, outcome)| Answered::new(from, outcome, bytes_max));
+        self.note_epoch(position);
+        (self.submitted, self.applied) = (position, position);
+        self.dirty = true;
+        // In a chain, who comes after one that was cut off may still need what is kept.
+        let nobody = self.topology == Topology::Star && self.followers.iter().all(|follower| follower.cut);
+        let alone = (self.followers.is_empty() || nobody)
+            && self.source.as_ref().is_none_or(|source| source.follower.cut);
+        let ordered = Ordered { entry, answered };
+        if alone {
+            self.stream = Stream::starting_at(position.sequence + 1);
+        } else {
+            self.stream.push(&ordered);
+            self.notify_followers(now, position.sequence);
+        }
+        if let Some(answered) = ordered.answered {
+            self.answers.record(answered, position, self.settings.answers_bytes_max);
+        }
+        if self.is_end() {
+            self.stable = position;
+        }
+    }
+
+    fn notify_followers(&mut self, now: Now, last: u64) {
+        for follower in self.followers.iter_mut().chain(self.source.iter_mut().map(|s| &mut s.follower)) {
+            follower.on_ordered(now, last);
+        }
+    }
+
+    /// Entries from elsewhere; the new ones are for the store, and are shown to `note`.
+    pub fn on_entries(
+        &mut self,
+        now: Now,
+        from: NodeId,
+        message: Entries,
+        out: &mut Effects,
+        mut note: impl FnMut(&Entry),
+    ) {
+        let fill = self.sink.as_ref().map_or(Epoch(0), |sink| sink.since);
+        let begun = self.sink.as_ref().is_none_or(|sink| sink.asked > 0);
+        // Also for what we have already: the acknowledgement may have been lost.
+        self.ack_after_news(now);
+        if !self.is_upstream(from) || message.fill != fill || !begun || self.lost {
+            return;
+        }
+        let mut reader = Reader::new(message.entries);
+        while !reader.is_empty() {
+            let start = reader.left().clone();
+            let Ok(Ordered { entry, answered }) = Ordered::decode(&mut reader) else { break };
+            let position = entry.position;
+            if position.sequence > self.submitted.sequence + 1 || position.epoch > self.view.epoch {
+                break; // A gap: who sends sends again what is not acknowledged.
+            }
+            if position.sequence <= self.submitted.sequence {
+                continue;
+            }
+            self.note_epoch(position);
+            self.submitted = position;
+            self.stream.push_encoded(position.sequence, start.slice(..start.len() - reader.left().len()));
+            if let Some(answered) = answered {
+                self.answers.record(answered, position, self.settings.answers_bytes_max);
+            }
+            note(&entry);
+            out.tasks.push(Task::Apply(entry));
+        }
+        self.learn_stable(now, message.stable);
+    }
+
+    fn is_upstream(&self, from: NodeId) -> bool {
+        let members = &self.view.members;
+        let upstream = match (self.topology, self.view.place()) {
+            (Topology::Chain, Some(place)) => place.checked_sub(1).and_then(|before| members.get(before)),
+            (Topology::Chain, None) => members.last(),
+            // A new primary learns from those who know more than it, until it is level with them.
+            (Topology::Star, Some(0)) if !self.is_level() => members.iter().find(|m| m.node == from),
+            (Topology::Star, Some(0)) => None,
+            (Topology::Star, _) => members.first(),
+        };
+        upstream.is_some_and(|member| member.node == from)
+    }
+
+    /// The store has an entry that was ordered elsewhere.
+    pub fn on_applied(&mut self, now: Now, position: Position) {
+        self.applied = position;
+        self.dirty = true;
+        self.notify_followers(now, position.sequence);
+        if self.is_end() {
+            self.stable = position;
+            self.trim();
+        }
+        self.ack_after_news(now);
+    }
+
+    /// In a chain only the tail's word is waited for; the others tell now and then how far they are.
+    fn ack_after_news(&mut self, now: Now) {
+        let waited_for = self.is_end() || self.topology == Topology::Star || self.sink.is_some();
+        self.ack_soon(if waited_for { 0 } else { now.steady_us + self.settings.resend_us / 4 });
+    }
+
+    fn ack_soon(&mut self, at: Micros) {
+        self.ack_at = Some(self.ack_at.map_or(at, |due| due.min(at)));
+    }
+
+    /// A replica tells how far it is.
+    pub fn on_ack(&mut self, now: Now, from: NodeId, ack: &Ack) {
+        self.full.retain(|node| *node != from);
+        if ack.full {
+            self.full.push(from);
+        }
+        self.dirty = true;
+        if let Some(source) = self.source.as_mut().filter(|source| source.joining.member.node == from) {
+            source.on_ack(now, ack);
+            return self.trim();
+        }
+        if ack.fill.0 != Epoch(0) {
+            return;
+        }
+        if let Some(rescue) = self.rescue.as_mut().filter(|rescue| rescue.node == from) {
+            rescue.on_ack(now, ack.applied.sequence);
+        }
+        let level = self.leases.level().sequence;
+        if self.rescue.as_ref().is_some_and(|rescue| rescue.acked >= level) {
+            self.rescue = None;
+        }
+        if let Some(follower) = self.followers.iter_mut().find(|follower| follower.node == from) {
+            follower.on_ack(now, ack.applied.sequence.min(self.applied.sequence));
+        }
+        match self.topology {
+            Topology::Star if self.view.is_head() => self.compute_stable(),
+            Topology::Chain if self.view.members.last().is_some_and(|tail| tail.node == from) => {
+                self.learn_stable(now, ack.stable);
+            }
+            _ => {}
+        }
+        self.trim();
+    }
+
+    fn learn_stable(&mut self, now: Now, stable: Position) {
+        if stable.sequence <= self.applied.sequence && stable.sequence > self.stable.sequence {
+            self.stable = stable;
+            for follower in &mut self.followers {
+                follower.on_ack(now, stable.sequence);
+            }
+            self.trim();
+        }
+    }
+
+    /// The primary of a star knows what all have from what each has.
+    fn compute_stable(&mut self) {
+        let followers = self.followers.iter().filter(|follower| !follower.cut);
+        let least = followers.map(|follower| follower.acked).min().unwrap_or(self.applied.sequence);
+        if least > self.stable.sequence {
+            self.stable = Position { epoch: self.epoch_of(least), sequence: least };
+        }
+    }
+
+    /// A message about leases.
+    pub fn on_lease(&mut self, now: Now, from: NodeId, message: LeaseMessage) {
+        let is_first = self.leases.level_of(from).is_none();
+        self.leases.on_message(now, from, message);
+        self.dirty = true;
+        let sender_knows = match self.topology {
+            Topology::Chain => self.view.members.last(),
+            Topology::Star => self.view.members.first(),
+        };
+        if sender_knows.is_some_and(|member| member.node == from) {
+            self.learn_stable(now, message.stable);
+        }
+        if let Some(follower) = self.followers.iter_mut().find(|follower| follower.node == from)
+            && is_first
+            && message.level.sequence < follower.start
+        {
+            follower.cut = true;
+        }
+        let to_primary = self.view.members.first().is_some_and(|primary| primary.node == from);
+        let knows_less = message.level.sequence < self.leases.level().sequence;
+        if self.topology == Topology::Star && to_primary && knows_less && !self.rescued {
+            self.rescued = true;
+            self.rescue = Some(Follower::new(now, from, message.level.sequence));
+        }
+    }
+
+    /// A removed member serves no more.
+    pub fn on_left(&mut self, now: Now, member: Member) {
+        self.leases.on_left(now, member);
+        self.dirty = true;
+    }
+
+    /// The stream's sender has given us up.
+    pub fn on_cut(&mut self, from: NodeId) {
+        self.lost |= self.is_upstream(from);
+    }
+
+    /// A page of a fill.
+    pub fn on_page(&mut self, page: Page, out: &mut Effects) {
+        self.ack_soon(0);
+        let Some(sink) = self.sink.as_mut().filter(|sink| sink.accepts(&page, self.submitted)) else {
+            return;
+        };
+        sink.asked += 1;
+        let start = (page.number == 1).then_some(page.at);
+        if let Some(start) = start {
+            self.submitted = start;
+            sink.start = start;
+            self.stream = Stream::starting_at(start.sequence + 1);
+            self.answers = page.answers.unwrap_or_default();
+            self.epochs = alloc::vec![(start.epoch, 0)];
+            self.lost = false;
+        }
+        out.tasks.push(Task::Fill(page.fill, start, page.records));
+    }
+
+    /// The store has taken a page.
+    pub fn on_filled(&mut self, fill: Epoch) {
+        if let Some(sink) = self.sink.as_mut().filter(|sink| sink.since == fill) {
+            sink.taken += 1;
+            if sink.taken == 1 {
+                (self.applied, self.stable) = (sink.start, sink.start);
+            }
+            self.ack_soon(0);
+        }
+    }
+
+    /// The store has read a page.
+    pub fn on_walked(&mut self, now: Now, fill: Epoch, walked: Walked) {
+        if let Some(source) = self.source.as_mut().filter(|source| source.joining.since == fill) {
+            source.on_walked(now, walked, &self.answers);
+            self.dirty = true;
+        }
+    }
+
+    /// The end of a turn, or a timer: sends what there is to send.
+    pub fn on_wake(&mut self, now: Now, out: &mut Outbox<Message>) {
+        self.dirty = false;
+        if self.is_active(now) {
+            self.proven = true;
+        }
+        let leases = self.leases.on_wake(now, self.stable);
+        out.sends.extend(leases.into_iter().map(|(node, lease)| (node, Message::Lease(lease))));
+        let applied = self.applied.sequence;
+        for follower in self.followers.iter_mut().chain(&mut self.rescue).filter(|follower| !follower.cut) {
+            let what = (Epoch(0), self.stable, applied);
+            follower.send(now, &self.stream, what, &self.settings, &mut out.sends);
+        }
+        if let Some(source) = &mut self.source
+            && !source.follower.cut
+        {
+            let at = (self.stable, self.applied);
+            let tasks = &mut out.effects.tasks;
+            source.on_wake(now, &self.stream, at, &self.settings, tasks, &mut out.sends);
+        }
+        self.send_acks(now, out);
+        self.cut_off_the_silent(now, out);
+    }
+
+    fn send_acks(&mut self, now: Now, out: &mut Outbox<Message>) {
+        if self.ack_at.is_none_or(|at| at > now.steady_us) {
+            return;
+        }
+        self.ack_at = None;
+        let fill = self.sink.as_ref().map_or((Epoch(0), 0), |sink| (sink.since, sink.taken));
+        let ack = Message::Ack(Ack { applied: self.applied, stable: self.stable, fill, full: self.im_full });
+        let (me, members) = (self.view.me, &self.view.members);
+        let upstream = match (self.topology, self.view.place()) {
+            // All wait for the tail: for their answers, or to forget what they keep.
+            (Topology::Chain, Some(_)) if self.is_end() => &members[..],
+            (Topology::Chain, Some(place)) => &members[place.saturating_sub(1)..place],
+            (Topology::Chain, None) => &members[members.len().saturating_sub(1)..],
+            // Those who know more than a new primary.
+            (Topology::Star, Some(0)) => &members[..],
+            (Topology::Star, _) => &members[..1],
+        };
+        let others = upstream.iter().filter(|member| member.node != me);
+        out.sends.extend(others.map(|member| (member.node, ack.clone())));
+    }
+
+    /// Whether what is kept for others has grown too large for more.
+    pub fn is_crowded(&self) -> bool {
+        self.stream.bytes() > self.settings.stream_bytes_max
+    }
+
+    /// Memory is bounded: who holds up the stream and does not get on must be filled anew.
+    fn cut_off_the_silent(&mut self, now: Now, out: &mut Outbox<Message>) {
+        if self.stream.bytes() <= self.settings.stream_bytes_max / 2 {
+            return;
+        }
+        let last = self.applied.sequence;
+        for follower in self.followers.iter_mut().filter(|follower| !follower.cut) {
+            if follower.is_silent(now, last, &self.settings) {
+                follower.cut = true;
+                out.sends.push((follower.node, Message::Cut));
+            }
+        }
+        let least = self.followers.iter().filter(|f| !f.cut).map(|f| f.acked).min().unwrap_or(last);
+        if let Some(source) = &mut self.source {
+            let slow = source.follower.acked < least && self.stream.bytes() > self.settings.stream_bytes_max;
+            source.follower.cut |= slow || source.follower.is_silent(now, last, &self.settings);
+        }
+        if self.topology == Topology::Star && self.view.is_head() {
+            self.compute_stable();
+        }
+        self.trim();
+    }
+
+    /// Forgets the entries that all have.
+    fn trim(&mut self) {
+        // What was everywhere in the view before need not be at who has joined since.
+        let newcomer = self.source.iter().map(|source| &source.follower);
+        let others = self.followers.iter().chain(&self.rescue).chain(newcomer);
+        let least = others.filter(|follower| !follower.cut).map(|follower| follower.acked).min();
+        // Who is being filled keeps nothing: the others have it.
+        let all_have = if self.sink.is_some() { self.applied.sequence } else { self.stable.sequence };
+        self.stream.trim(all_have.min(least.unwrap_or(u64::MAX)));
+    }
+
+    fn note_epoch(&mut self, position: Position) {
+        if self.epochs.last().is_none_or(|(epoch, _)| *epoch < position.epoch) {
+            self.epochs.push((position.epoch, position.sequence));
+            if self.epochs.len() > EPOCHS_MAX {
+                self.epochs.remove(0);
+            }
+        }
+    }
+
+    fn epoch_of(&self, sequence: u64) -> Epoch {
+        let known = self.epochs.iter().rev().find(|(_, first)| *first <= sequence);
+        known.map_or(Epoch(0), |(epoch, _)| *epoch)
+    }
+
+    /// Whether a place is in the history of this replica: what was ordered but lost in a failover is not.
+    pub fn contains(&self, place: Position) -> bool {
+        let oldest = self.epochs.first().map_or(self.applied.epoch, |(epoch, _)| *epoch);
+        place.sequence <= self.applied.sequence
+            && (place.sequence == 0 || place.epoch < oldest || self.epoch_of(place.sequence) == place.epoch)
+    }
+
+    /// This node has, or has no longer, memory for more. Who orders must know.
+    pub fn set_full(&mut self, full: bool) {
+        if self.im_full != full {
+            self.im_full = full;
+            self.ack_soon(0);
+        }
+    }
+
+    /// Whether some other member has no memory for more.
+    pub fn others_are_full(&self) -> bool {
+        !self.full.is_empty()
+    }
+
+    /// How many other members have everything up to here.
+    pub fn copies_of(&self, place: Position) -> usize {
+        if !self.contains(place) {
+            return 0;
+        }
+        let has = |follower: &&Follower| !follower.cut && follower.acked >= place.sequence;
+        self.followers.iter().filter(has).count()
+    }
+
+    /// When it wants to be called.
+    pub fn wake_at(&self) -> Option<Micros> {
+        if self.dirty {
+            return Some(0);
+        }
+        let settings = &self.settings;
+        let followers = self.followers.iter().chain(&self.rescue);
+        let resends = followers.filter_map(|follower| follower.wake_at(settings));
+        let source = self.source.as_ref().filter(|source| !source.follower.cut);
+        let source = source.and_then(|source| source.wake_at(settings));
+        let others = self.leases.wake_at().into_iter().chain(self.ack_at).chain(self.cuts_at());
+        resends.chain(source).chain(others).min()
+    }
+
+    /// When the first of those who hold up a crowded stream is to be cut off.
+    fn cuts_at(&self) -> Option<Micros> {
+        if self.stream.bytes() <= self.settings.stream_bytes_max / 2 {
+            return None;
+        }
+        let sources = self.source.iter().map(|source| &source.follower);
+        let silent = self.followers.iter().chain(sources).filter(|follower| !follower.cut);
+        let behind = silent.filter(|follower| follower.acked < self.applied.sequence);
+        behind.map(|follower| follower.silent_at(&self.settings)).min()
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> Status {
+        let cut = self.followers.iter().filter(|follower| follower.cut).map(|follower| follower.node);
+        let source = self.source.as_ref();
+        Status {
+            position: self.applied,
+            lost: self.lost,
+            proven: self.proven && self.view.is_member(),
+            cut: cut.collect(),
+            fill: source.map(|source| source.status(&self.stream, self.applied, self.proven)),
+            fill_failed: source.is_some_and(|source| source.follower.cut),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Answers that may leave only under a lease, and only once all that they tell of is at every member.
+
+use crate::controlet::Effects;
+use crate::ids::Position;
+use crate::operation::{Failure, FailureKind, From, Outcome, Request};
+use crate::time::{Micros, Now};
+use alloc::collections::VecDeque;
+use alloc::format;
+
+/// An answer that waits.
+#[derive(Clone, Debug)]
+pub struct Waiting {
+    /// What was asked.
+    pub request: Request,
+    /// The answer.
+    pub outcome: Outcome,
+    /// The place at which it was true.
+    pub at: Position,
+    /// The last entry that it tells something of.
+    pub needs: u64,
+    /// When it was there.
+    pub since: Micros,
+}
+
+/// Answers in the order in which they were made.
+#[derive(Clone, Debug, Default)]
+pub struct Answering {
+    /// Those that tell of entries which not all have.
+    later: VecDeque<Waiting>,
+    /// The others.
+    ready: VecDeque<Waiting>,
+}
+
+impl Answering {
+    /// Adds an answer.
+    pub fn push(&mut self, waiting: Waiting, stable: Position) {
+        if waiting.needs <= stable.sequence {
+            self.ready.push_back(waiting);
+        } else {
+            self.later.push_back(waiting);
+        }
+    }
+
+    /// Lets go what all members have; the caller holds the lease. `near` says whether it is a read of a replica
+    /// that does not order.
+    pub fn release(&mut self, stable: Position, near: bool, out: &mut Effects) {
+        while self.later.front().is_some_and(|first| first.needs <= stable.sequence) {
+            if let Some(waiting) = self.later.pop_front() {
+                waiting.leave(stable, near, out);
+            }
+        }
+        for waiting in self.ready.drain(..) {
+            waiting.leave(stable, near, out);
+        }
+    }
+
+    /// Nobody may serve for a while: clients here are told, where their request had no effect. Those of other
+    /// workers are told there.
+    pub fn give_up(&mut self, now: Now, patience_us: Micros, out: &mut Effects) {
+        let hopeless = |waiting: &Waiting| {
+            matches!(waiting.request.from, From::Session { .. })
+                && is_late(now, &waiting.request, waiting.since, patience_us)
+        };
+        for list in [&mut self.later, &mut self.ready] {
+            list.retain(|waiting| {
+                let given_up = hopeless(waiting);
+                if given_up {
+                    out.replies.push((waiting.request.from, refusal(&waiting.request), Position::ZERO));
+                }
+                !given_up
+            });
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.later.is_empty() && self.ready.is_empty()
+    }
+
+    /// Requests of clients here go elsewhere; other workers ask again by themselves.
+    pub fn forward_all(&mut self, out: &mut Effects) {
+        for waiting in self.later.drain(..).chain(self.ready.drain(..)) {
+            if matches!(waiting.request.from, From::Session { .. }) {
+                out.forwards.push(waiting.request);
+            }
+        }
+    }
+}
+
+impl Waiting {
+    fn leave(self, stable: Position, near: bool, out: &mut Effects) {
+        // True from `needs` to `at`: as late as is known to be everywhere, so that no connection goes back.
+        let known = stable.max(self.request.floor);
+        let position = if self.at.sequence <= known.sequence { self.at } else { known };
+        if near {
+            out.reads.push((self.request, self.outcome, position));
+        } else {
+            out.replies.push((self.request.from, self.outcome, position));
+        }
+    }
+}
+
+/// Whether a request has waited for too long.
+pub fn is_late(now: Now, request: &Request, since: Micros, patience_us: Micros) -> bool {
+    now.steady_us >= request.deadline_us.min(since + patience_us)
+}
+
+/// What a client is told when nobody may serve its request.
+pub fn refusal(request: &Request) -> Outcome {
+    let shard = request.shard.0;
+    let text = format!("shard {shard} is failing over, or this node is cut off from it; try again");
+    Failure::outcome(FailureKind::Retry, text)
+}

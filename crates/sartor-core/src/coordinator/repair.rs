@@ -1,0 +1,329 @@
+//! What becomes of a shard when nodes die, come, or are filled: pure rules from what is known of the nodes to
+//! the shard's next view. (TPDS 4.1, 4.2 "Failover", 10)
+//!
+//! ```text
+//!  a b c  ── b dies ──▶  a c  ── d is filled ──▶  a c +d  ── joins ──▶  a c d (+d)  ── proven ──▶  a c d
+//! ```
+//!
+//! Every view is made of members of the one before and at most one that they filled. A newcomer counts only once
+//! it has the promises of all others and all that they had; until then the others alone know everything, so if one of
+//! them fails, the newcomer starts over.
+
+use super::NodeView;
+use crate::controlet::{Mode, Succession};
+use crate::ids::{Epoch, NodeId};
+use crate::routing::map::{Joining, Member, Shard};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// What the coordinator knows.
+pub struct Known<'a> {
+    /// Every node that was ever heard.
+    pub nodes: &'a BTreeMap<NodeId, NodeView>,
+    /// Whether there was time enough to hear the others too.
+    pub heard_all: bool,
+    /// How many replicas each node has, or is to have.
+    pub load: BTreeMap<NodeId, usize>,
+    /// How many a node should have at most.
+    pub load_max: usize,
+    /// The epoch that a change will have.
+    pub epoch: Epoch,
+    /// Copies wanted.
+    pub copies: usize,
+    /// The shard's mode.
+    pub succession: Succession,
+}
+
+/// Who becomes the first member in a mode, if it is known.
+pub fn succession_of(mode: Option<&Mode>) -> Succession {
+    mode.map_or(Succession::Next, |mode| mode.succession)
+}
+
+impl Known<'_> {
+    /// Whether this life of the node is heard.
+    fn is_alive(&self, member: Member) -> bool {
+        self.nodes
+            .get(&member.node)
+            .map_or(!self.heard_all, |node| !node.silent && node.incarnation == member.incarnation)
+    }
+
+    /// Whether this life of the node is certainly over: another one began.
+    fn is_over(&self, member: Member) -> bool {
+        self.nodes.get(&member.node).is_some_and(|node| node.incarnation > member.incarnation)
+    }
+
+    /// What a member said of its replica in the shard's present view.
+    fn report(&self, shard: &Shard, member: Member) -> Option<&super::ReplicaReport> {
+        let node = self.nodes.get(&member.node).filter(|node| node.incarnation == member.incarnation)?;
+        node.replicas.iter().find(|report| report.shard == shard.id && report.epoch == shard.epoch)
+    }
+
+    /// Whether a member has its data, and keeps up.
+    fn is_sound(&self, shard: &Shard, member: Member) -> bool {
+        let lost = self.report(shard, member).is_some_and(|report| report.status.lost);
+        let mut others = shard.members.iter().filter(|other| **other != member && self.is_alive(**other));
+        let given_up = others.any(|other| {
+            self.report(shard, *other).is_some_and(|report| report.status.cut.contains(&member.node))
+        });
+        self.is_alive(member) && !lost && !given_up
+    }
+
+    /// The shard's next state; false if it stays as it is.
+    pub fn repair(&mut self, shard: &mut Shard) -> bool {
+        self.restart(shard)
+            || self.remove_failed(shard)
+            || self.prove(shard)
+            || self.join(shard)
+            || self.give_up_fill(shard)
+            || self.begin_fill(shard)
+    }
+
+    /// A shard of which every member that knows everything began another life has lost its data: it begins anew, empty,
+    /// on the same nodes. While any of them may still live, it waits.
+    fn restart(&self, shard: &mut Shard) -> bool {
+        let newcomer = newcomer(shard);
+        let mut knowing = shard.members.iter().filter(|member| Some(**member) != newcomer);
+        if !knowing.all(|member| self.is_over(*member)) {
+            return false;
+        }
+        let again = |member: &Member| {
+            let node = self.nodes.get(&member.node).filter(|node| !node.silent)?;
+            Some(Member { node: member.node, incarnation: node.incarnation })
+        };
+        let again: Vec<Member> =
+            shard.members.iter().filter(|m| Some(**m) != newcomer).filter_map(again).collect();
+        if again.is_empty() {
+            return false;
+        }
+        *shard =
+            Shard { members: again, epoch: self.epoch, born: self.epoch, joining: None, ..shard.clone() };
+        true
+    }
+
+    fn remove_failed(&self, shard: &mut Shard) -> bool {
+        let newcomer = newcomer(shard);
+        let sound = |member: &Member| self.is_sound(shard, *member);
+        let stays: Vec<Member> = shard.members.iter().copied().filter(sound).collect();
+        if stays.len() == shard.members.len() {
+            return false;
+        }
+        // Without the view before, nobody is known to have everything.
+        let mut members: Vec<Member> = stays.into_iter().filter(|member| Some(*member) != newcomer).collect();
+        if members.is_empty() {
+            return false;
+        }
+        if self.succession == Succession::MostAdvanced {
+            let position = |member: &Member| self.report(shard, *member).map(|report| report.status.position);
+            let head_stays = members.first() == shard.members.first();
+            let best = (0..members.len()).rev().max_by_key(|place| position(&members[*place]));
+            if let Some(best) = best.filter(|_| !head_stays) {
+                members[..=best].rotate_right(1);
+            }
+        }
+        // Whoever is being filled has another source now, or another stream: it starts over.
+        let joining = shard.joining.map(|joining| Joining { since: self.epoch, ..joining });
+        let joining = joining.filter(|joining| self.is_alive(joining.member));
+        *shard = Shard { members, epoch: self.epoch, joining, ..shard.clone() };
+        true
+    }
+
+    /// A newcomer counts from now on: it has the promises of all, and all that they had when it joined. That another
+    /// member serves would not show the second.
+    fn prove(&self, shard: &mut Shard) -> bool {
+        let report = newcomer(shard).and_then(|member| self.report(shard, member));
+        let counts = report.is_some_and(|report| report.status.proven);
+        if counts {
+            shard.joining = None;
+        }
+        counts
+    }
+
+    /// Who is filled becomes a member, the last one.
+    fn join(&self, shard: &mut Shard) -> bool {
+        let Some(joining) = shard.joining.filter(|_| newcomer(shard).is_none()) else { return false };
+        let ready = |member: &Member| {
+            let fill = self.report(shard, *member).and_then(|report| report.status.fill);
+            fill.is_some_and(|fill| fill.ready && fill.since == joining.since)
+        };
+        let joins = self.is_alive(joining.member) && shard.members.iter().any(ready);
+        if joins {
+            shard.members.push(joining.member);
+            shard.epoch = self.epoch;
+        }
+        joins
+    }
+
+    /// A fill that came to nothing makes room for another one.
+    fn give_up_fill(&self, shard: &mut Shard) -> bool {
+        let Some(joining) = shard.joining.filter(|_| newcomer(shard).is_none()) else { return false };
+        let failed = |member: &Member| {
+            let report = self.report(shard, *member);
+            report.is_some_and(|report| {
+                report.status.fill_failed
+                    && report.status.fill.is_some_and(|fill| fill.since == joining.since)
+            })
+        };
+        let lost = self.report(shard, joining.member).is_some_and(|report| report.status.lost);
+        let ends = lost || !self.is_alive(joining.member) || shard.members.iter().any(failed);
+        if ends {
+            shard.joining = None;
+        }
+        ends
+    }
+
+    /// A copy is missing: the node with the fewest replicas gets it, standbys first, and those that are here for longest.
+    fn begin_fill(&mut self, shard: &mut Shard) -> bool {
+        let complete = shard.joining.is_some() || shard.members.len() >= self.copies;
+        if complete || !shard.members.iter().any(|member| self.is_sound(shard, *member)) {
+            return false;
+        }
+        let holds = |node: NodeId| shard.members.iter().any(|member| member.node == node);
+        let free = self.nodes.iter().filter(|(id, node)| !node.silent && !holds(**id));
+        let best = free.min_by_key(|(id, node)| {
+            let load = self.load.get(id).copied().unwrap_or(0);
+            (load.saturating_sub(self.load_max.saturating_sub(1)), node.since_us, **id)
+        });
+        let Some((&id, node)) = best else { return false };
+        let member = Member { node: id, incarnation: node.incarnation };
+        shard.joining = Some(Joining { member, since: self.epoch });
+        *self.load.entry(id).or_default() += 1;
+        true
+    }
+}
+
+/// A member that has joined by this view and is not proven.
+fn newcomer(shard: &Shard) -> Option<Member> {
+    shard.joining.map(|joining| joining.member).filter(|member| shard.members.contains(member))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controlet::{FillStatus, Status};
+    use crate::coordinator::ReplicaReport;
+    use crate::ids::{Incarnation, Position, ShardId};
+    use alloc::vec;
+
+    fn member(node: u16) -> Member {
+        Member { node: NodeId(node), incarnation: Incarnation(1) }
+    }
+
+    fn shard(members: &[u16], joining: Option<u16>) -> Shard {
+        let joining = joining.map(|node| Joining { member: member(node), since: Epoch(4) });
+        let members = members.iter().map(|node| member(*node)).collect();
+        Shard { epoch: Epoch(5), members, joining, ..Shard::default() }
+    }
+
+    /// Nodes 0 to 3, each with what it says of the shard.
+    fn nodes(statuses: [Option<Status>; 4]) -> BTreeMap<NodeId, NodeView> {
+        let view = |(node, status): (usize, Option<Status>)| {
+            let report = |status| ReplicaReport { shard: ShardId(0), epoch: Epoch(5), status };
+            let silent = status.is_none();
+            let replicas = status.map(report).into_iter().collect();
+            let view = NodeView { incarnation: Incarnation(1), silent, since_us: 0, replicas };
+            (NodeId(node as u16), view)
+        };
+        statuses.into_iter().enumerate().map(view).collect()
+    }
+
+    fn repair(shard: &mut Shard, nodes: &BTreeMap<NodeId, NodeView>, succession: Succession) -> bool {
+        let load = BTreeMap::new();
+        let heard_all = true;
+        Known { nodes, heard_all, load, load_max: 3, epoch: Epoch(6), copies: 3, succession }.repair(shard)
+    }
+
+    fn at(sequence: u64) -> Option<Status> {
+        Some(Status { position: Position { epoch: Epoch(5), sequence }, ..Status::default() })
+    }
+
+    fn numbers(shard: &Shard) -> Vec<u16> {
+        shard.members.iter().map(|member| member.node.0).collect()
+    }
+
+    #[test]
+    fn the_dead_go_and_the_next_or_the_most_advanced_leads() {
+        let known = nodes([None, at(5), at(9), at(0)]);
+        let mut chain = shard(&[0, 1, 2], None);
+        assert!(repair(&mut chain, &known, Succession::Next));
+        assert_eq!((numbers(&chain), chain.epoch), (vec![1, 2], Epoch(6)));
+        let mut star = shard(&[0, 1, 2], None);
+        repair(&mut star, &known, Succession::MostAdvanced);
+        assert_eq!(numbers(&star), [2, 1]);
+        assert!(!repair(&mut shard(&[0], None), &known, Succession::Next), "the last one is waited for");
+    }
+
+    #[test]
+    fn who_could_not_be_heard_yet_is_not_dead() {
+        let mut known = nodes([at(9), at(9), at(9), at(0)]);
+        known.retain(|node, _| node.0 == 0);
+        let (load, succession, epoch) = (BTreeMap::new(), Succession::Next, Epoch(6));
+        let mut judge =
+            Known { nodes: &known, heard_all: false, load, load_max: 3, epoch, copies: 3, succession };
+        assert!(!judge.repair(&mut shard(&[0, 1, 2], None)));
+        judge.heard_all = true;
+        assert!(judge.repair(&mut shard(&[0, 1, 2], None)));
+    }
+
+    #[test]
+    fn a_standby_is_filled_joins_and_is_proven() {
+        let mut known = nodes([at(9), at(9), None, at(0)]);
+        let mut shard = shard(&[0, 1], None);
+        assert!(repair(&mut shard, &known, Succession::Next));
+        assert_eq!(shard.joining, Some(Joining { member: member(3), since: Epoch(6) }));
+        assert_eq!(shard.epoch, Epoch(5), "the members serve on");
+        assert!(!repair(&mut shard, &known, Succession::Next));
+        let tail = known.get_mut(&NodeId(1)).unwrap();
+        tail.replicas[0].status.fill = Some(FillStatus { since: Epoch(6), ready: true, done: 1, total: 1 });
+        assert!(repair(&mut shard, &known, Succession::Next));
+        assert_eq!((numbers(&shard), shard.epoch, shard.joining.is_some()), (vec![0, 1, 3], Epoch(6), true));
+        let proven = Status { proven: true, ..Status::default() };
+        let report = ReplicaReport { shard: ShardId(0), epoch: Epoch(6), status: proven };
+        known.get_mut(&NodeId(0)).unwrap().replicas[0] = report.clone();
+        assert!(!repair(&mut shard, &known, Succession::Next), "the head may have what the newcomer lacks");
+        known.get_mut(&NodeId(3)).unwrap().replicas[0] = report;
+        assert!(repair(&mut shard, &known, Succession::Next));
+        assert_eq!(shard.joining, None);
+    }
+
+    #[test]
+    fn a_newcomer_that_is_not_proven_is_no_heir() {
+        let mut joined = shard(&[0, 3], Some(3));
+        let known = nodes([None, None, None, at(9)]);
+        assert!(!repair(&mut joined, &known, Succession::Next), "only node 0 knows everything");
+        let known = nodes([at(9), None, None, None]);
+        assert!(repair(&mut joined, &known, Succession::Next));
+        assert_eq!((numbers(&joined), joined.joining), (vec![0], None));
+        let mut joined = shard(&[0, 1, 3], Some(3));
+        let known = nodes([at(9), None, None, at(9)]);
+        assert!(repair(&mut joined, &known, Succession::Next));
+        assert_eq!(numbers(&joined), [0]);
+        assert_eq!(joined.joining, Some(Joining { member: member(3), since: Epoch(6) }), "it starts over");
+    }
+
+    #[test]
+    fn who_is_cut_off_or_has_lost_its_data_is_filled_anew() {
+        let cut = Some(Status { cut: vec![NodeId(2)], ..Status::default() });
+        let mut shard_ = shard(&[0, 1, 2], None);
+        assert!(repair(&mut shard_, &nodes([cut, at(1), at(1), None]), Succession::Next));
+        assert_eq!(numbers(&shard_), [0, 1]);
+        let lost = Some(Status { lost: true, ..Status::default() });
+        let mut shard_ = shard(&[0, 1, 2], None);
+        assert!(repair(&mut shard_, &nodes([lost, at(1), at(1), None]), Succession::Next));
+        assert_eq!(numbers(&shard_), [1, 2]);
+    }
+
+    #[test]
+    fn a_shard_without_data_begins_anew_but_not_while_somebody_may_have_some() {
+        let mut known = nodes([at(0), at(0), at(0), at(0)]);
+        for node in [0, 1] {
+            known.get_mut(&NodeId(node)).unwrap().incarnation = Incarnation(2);
+        }
+        known.get_mut(&NodeId(2)).unwrap().silent = true;
+        let mut waits = shard(&[0, 1, 2], None);
+        assert!(!repair(&mut waits, &known, Succession::Next), "node 2 may come back");
+        known.get_mut(&NodeId(2)).unwrap().incarnation = Incarnation(2);
+        assert!(repair(&mut waits, &known, Succession::Next));
+        assert_eq!(numbers(&waits), [0, 1], "node 2 was not heard yet");
+        assert!(waits.members.iter().all(|member| member.incarnation == Incarnation(2)));
+    }
+}

@@ -1,0 +1,170 @@
+//! A replica's place on a worker: its controlet, and the requests that other workers sent it.
+
+use crate::controlet::{AnyControlet, Input, Outbox, Status, View, mode};
+use crate::coordinator::ReplicaReport;
+use crate::forward::{Answers, ForwardSettings, Forwarded, Forwards, Inbound};
+use crate::ids::{Incarnation, WorkerId};
+use crate::node::NodeSettings;
+use crate::operation::{From, Request};
+use crate::routing::map::{ClusterMap, Member, Shard};
+use crate::time::{Micros, Now};
+use crate::wire::codec::Wire;
+use crate::wire::frame::{Header, Kind};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+/// A replica on this worker.
+pub struct Seat {
+    /// Its members, as its controlet knows them.
+    pub view: View,
+    controlet: Box<dyn AnyControlet>,
+    /// Requests of other workers.
+    pub inbound: BTreeMap<WorkerId, Inbound>,
+    /// Tasks that its store has not ended.
+    owed: usize,
+    /// It has ended, and goes when its store owes nothing more.
+    ended: bool,
+}
+
+/// A shard as seen from a node.
+pub fn view_of(shard: &Shard, me: Member) -> View {
+    let joining = shard.joining;
+    let mut members = shard.members.clone();
+    // Another life of this node is not this replica.
+    if members.iter().any(|member| member.node == me.node && *member != me) {
+        members.retain(|member| member.node != me.node);
+    }
+    let joining = joining.filter(|joining| joining.member.node != me.node || joining.member == me);
+    View { shard: shard.id, epoch: shard.epoch, me: me.node, members, joining }
+}
+
+impl Seat {
+    /// A replica with an empty store; none if the table's mode is not known here.
+    pub fn new(
+        now: Now,
+        map: &ClusterMap,
+        shard: &Shard,
+        view: View,
+        settings: &NodeSettings,
+    ) -> Option<Seat> {
+        let table = map.table_of(shard)?;
+        let mode = mode(settings.modes, &table.mode)?;
+        let controlet = (mode.build)(now, view.clone(), settings.controlet);
+        Some(Seat { view, controlet, inbound: BTreeMap::new(), owed: 0, ended: false })
+    }
+
+    /// Whether the replica answers the request itself.
+    pub fn takes(&self, request: &Request) -> bool {
+        !self.ended && self.controlet.takes(request)
+    }
+
+    /// Whether this replica orders writes.
+    pub fn is_head(&self) -> bool {
+        !self.ended && self.view.is_head()
+    }
+
+    /// Whether it can go.
+    pub fn is_over(&self) -> bool {
+        self.ended && self.owed == 0
+    }
+
+    /// Whether messages of this replica are heard.
+    pub fn knows(&self, from: Member) -> bool {
+        !self.ended
+            && (self.view.members.contains(&from)
+                || self.view.joining.is_some_and(|joining| joining.member == from))
+    }
+
+    /// Something happened to the controlet.
+    pub fn step(&mut self, now: Now, input: Input<Bytes>, out: &mut Outbox<Bytes>) {
+        self.owed -= usize::from(matches!(input, Input::Stored(_)));
+        self.controlet.step(now, input, out);
+        self.owed += out.effects.tasks.len();
+    }
+
+    /// Whether a new view can be had by this replica, or only by one that begins anew: a member that is no
+    /// longer one has fallen behind.
+    pub fn goes_on(&self, view: &View) -> bool {
+        !self.ended && view.includes_me() && (view.is_member() || !self.view.is_member())
+    }
+
+    /// The members have changed. Where this replica cannot go on, it ends.
+    pub fn on_view(&mut self, now: Now, mut view: View, out: &mut Outbox<Bytes>) {
+        if !self.goes_on(&view) {
+            view.members.retain(|member| member.node != view.me);
+            view.joining = None;
+            self.ended = true;
+        }
+        // Who is head still has what was sent to it; a new one is sent everything again.
+        if !(self.view.is_head() && view.is_head()) {
+            self.inbound.clear();
+        }
+        self.view = view.clone();
+        self.step(now, Input::View(view), out);
+    }
+
+    /// Requests of another worker: those to be done now, in order.
+    pub fn accept(
+        &mut self,
+        now: Now,
+        (worker, incarnation): (WorkerId, Incarnation),
+        forwards: Forwards,
+        settings: ForwardSettings,
+    ) -> Vec<Request> {
+        let (shard, base) = (self.view.shard, forwards.base);
+        let inbound = self.inbound.entry(worker).or_insert_with(|| Inbound::new(settings));
+        let request = |forwarded: Forwarded| Request {
+            from: From::Worker { worker, incarnation, sequence: forwarded.sequence, base },
+            shard,
+            op: forwarded.op,
+            floor: forwarded.floor,
+            consistency: forwarded.consistency,
+            deadline_us: now.steady_us.saturating_add(forwarded.left_us),
+        };
+        inbound.accept(incarnation, forwards).into_iter().map(request).collect()
+    }
+
+    /// Frames with answers for other workers; those for `me` are handed to `near`.
+    pub fn send_answers(
+        &mut self,
+        me: WorkerId,
+        incarnation: Incarnation,
+        sends: &mut Vec<(WorkerId, Bytes)>,
+    ) -> Vec<Answers> {
+        let mut near = Vec::new();
+        let (shard, epoch) = (self.view.shard, self.view.epoch);
+        let header = Header { kind: Kind::Answers, from: me, incarnation, shard, epoch };
+        for (origin, inbound) in &mut self.inbound {
+            while let Some(answers) = inbound.take_ready() {
+                if *origin == me {
+                    near.push(answers);
+                } else {
+                    sends.push((*origin, header.frame(|frame| answers.encode(frame))));
+                }
+            }
+        }
+        near
+    }
+
+    /// When it wants [`Input::Wake`], or its answers sent.
+    pub fn wake_at(&self) -> Option<Micros> {
+        if self.inbound.values().any(Inbound::is_ready) { Some(0) } else { self.due_at() }
+    }
+
+    /// When it wants [`Input::Wake`].
+    pub fn due_at(&self) -> Option<Micros> {
+        if self.ended { None } else { self.controlet.wake_at() }
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> Status {
+        self.controlet.status()
+    }
+
+    /// How it stands, for the coordinator.
+    pub fn report(&self) -> ReplicaReport {
+        ReplicaReport { shard: self.view.shard, epoch: self.view.epoch, status: self.status() }
+    }
+}

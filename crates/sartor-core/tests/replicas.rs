@@ -1,0 +1,444 @@
+//! Conversations of the replicas of a shard, message by message: real controlets and keepers, a network that delivers
+//! what and when the test says.
+#![allow(clippy::unwrap_used)]
+
+use bytes::Bytes;
+use sartor_core::controlet::{AnyControlet, Input, Mode, Outbox, Settings, View, ms_ec, ms_sc};
+use sartor_core::datalet::{Cursor, Datalet, DataletError, Page};
+use sartor_core::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
+use sartor_core::keeper::{Keeper, KeeperLimits};
+use sartor_core::operation::{Action, Consistency, From, Op, Outcome, Presence, Request, SessionId, Set};
+use sartor_core::routing::map::{Joining, Member};
+use sartor_core::time::{Micros, Now, millis};
+use std::collections::{BTreeMap, VecDeque};
+
+#[derive(Default)]
+struct Memory(BTreeMap<Vec<u8>, Vec<u8>>);
+
+impl Datalet for Memory {
+    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<(), DataletError> {
+        self.0.get(key).into_iter().for_each(|value| found(value));
+        Ok(())
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), DataletError> {
+        self.0.insert(key.into(), value.into());
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8]) -> Result<(), DataletError> {
+        self.0.remove(key);
+        Ok(())
+    }
+
+    fn walk(&mut self, cursor: &mut Cursor, page: &mut Page) -> Result<(), DataletError> {
+        let after = if let Cursor::Key(key) = &*cursor { Some(key.to_vec()) } else { None };
+        let mut rest = self.0.iter().filter(|(key, _)| after.as_ref().is_none_or(|after| *key > after));
+        let mut last = None;
+        while !page.is_full() {
+            let Some((key, value)) = rest.next() else {
+                *cursor = Cursor::End;
+                return Ok(());
+            };
+            page.push(key, value);
+            last = Some(Bytes::copy_from_slice(key));
+        }
+        *cursor = last.map_or(Cursor::End, Cursor::Key);
+        Ok(())
+    }
+}
+
+struct Replica {
+    controlet: Box<dyn AnyControlet>,
+    keeper: Keeper,
+}
+
+/// A shard's replicas on nodes 0, 1, ...
+struct Group {
+    now: Micros,
+    replicas: BTreeMap<u16, Replica>,
+    /// Messages on their way.
+    wire: VecDeque<(u16, u16, Bytes)>,
+    /// Nodes to which nothing is delivered, and whose messages get lost.
+    cut: Vec<u16>,
+    /// What was answered: by which node, to which tag or number, what.
+    answers: Vec<(u16, u64, Outcome)>,
+    mode: &'static Mode,
+    settings: Settings,
+}
+
+fn member(node: u16) -> Member {
+    Member { node: NodeId(node), incarnation: Incarnation(1) }
+}
+
+fn view(epoch: u64, me: u16, members: &[u16], joining: Option<(u16, u64)>) -> View {
+    View {
+        shard: ShardId(0),
+        epoch: Epoch(epoch),
+        me: NodeId(me),
+        members: members.iter().map(|node| member(*node)).collect(),
+        joining: joining.map(|(node, since)| Joining { member: member(node), since: Epoch(since) }),
+    }
+}
+
+const CHAIN: Mode = ms_sc::MODE;
+const STAR: Mode = ms_ec::MODE;
+
+impl Group {
+    fn new(mode: &'static Mode, members: &[u16], settings: Settings) -> Group {
+        let (replicas, wire) = (BTreeMap::new(), VecDeque::new());
+        let mut group =
+            Group { now: millis(1000), replicas, wire, cut: vec![], answers: vec![], mode, settings };
+        for node in members {
+            group.open(*node, view(1, *node, members, None));
+        }
+        group.settle();
+        group
+    }
+
+    fn open(&mut self, node: u16, view: View) {
+        let controlet = (self.mode.build)(self.at(), view, self.settings);
+        let keeper = Keeper::enveloped(Box::new(Memory::default()), KeeperLimits::default());
+        self.replicas.insert(node, Replica { controlet, keeper: keeper.starting_in(Epoch(1)) });
+    }
+
+    fn at(&self) -> Now {
+        Now { steady_us: self.now, unix_ms: self.now / 1000 }
+    }
+
+    fn step(&mut self, node: u16, input: Input<Bytes>) {
+        let now = self.at();
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let Some(replica) = self.replicas.get_mut(&node) else { return };
+            let mut out = Outbox::default();
+            replica.controlet.step(now, input, &mut out);
+            inputs
+                .extend(out.effects.tasks.drain(..).map(|task| Input::Stored(replica.keeper.run(now, task))));
+            self.wire.extend(out.sends.into_iter().map(|(to, message)| (node, to.0, message)));
+            for (from, outcome, _) in out.effects.replies {
+                let tag = match from {
+                    From::Session { tag, .. } => u64::from(tag),
+                    From::Worker { sequence, .. } => sequence,
+                };
+                self.answers.push((node, tag, outcome));
+            }
+            for (request, outcome, _) in out.effects.reads {
+                let From::Session { tag, .. } = request.from else { unreachable!("reads are of sessions") };
+                self.answers.push((node, u64::from(tag), outcome));
+            }
+        }
+    }
+
+    fn wake(&mut self, node: u16) -> bool {
+        let due = self.replicas.get(&node).and_then(|replica| replica.controlet.wake_at());
+        let is_due = due.is_some_and(|at| at <= self.now);
+        if is_due {
+            self.step(node, Input::Wake);
+        }
+        is_due
+    }
+
+    /// Delivers everything, and what follows from it, without time passing.
+    fn settle(&mut self) {
+        loop {
+            let nodes: Vec<u16> = self.replicas.keys().copied().collect();
+            let woken = nodes.into_iter().filter(|node| self.wake(*node)).count();
+            if self.wire.is_empty() && woken == 0 {
+                return;
+            }
+            while let Some((from, to, message)) = self.wire.pop_front() {
+                if !self.cut.contains(&from) && !self.cut.contains(&to) {
+                    self.step(to, Input::Peer(NodeId(from), message));
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms / 10 {
+            self.now += millis(10);
+            self.settle();
+        }
+    }
+
+    fn ask(&mut self, node: u16, tag: u64, op: Op) {
+        let session = SessionId { index: 0, generation: 0 };
+        let from = match op.is_write() {
+            false => From::Session { session, tag: tag as u32 },
+            true => {
+                let worker = WorkerId { node: NodeId(9), worker: 0 };
+                From::Worker { worker, incarnation: Incarnation(1), sequence: tag, base: 1 }
+            }
+        };
+        let (floor, consistency) = (Position::ZERO, Consistency::Mode);
+        let deadline_us = self.now + millis(5000);
+        let request = Request { from, shard: ShardId(0), op, floor, consistency, deadline_us };
+        self.step(node, Input::Request(request));
+    }
+
+    fn view(&mut self, epoch: u64, members: &[u16], joining: Option<(u16, u64)>) {
+        let nodes: Vec<u16> = self.replicas.keys().copied().collect();
+        for node in nodes {
+            self.step(node, Input::View(view(epoch, node, members, joining)));
+        }
+    }
+
+    fn value(&mut self, node: u16, key: &'static str) -> Option<Bytes> {
+        let replica = self.replicas.get_mut(&node).unwrap();
+        let request = Request {
+            from: From::Session { session: SessionId { index: 0, generation: 0 }, tag: 0 },
+            shard: ShardId(0),
+            op: get(key),
+            floor: Position::ZERO,
+            consistency: Consistency::Mode,
+            deadline_us: 0,
+        };
+        match replica.keeper.run(Now::default(), sartor_core::keeper::Task::Read(request)) {
+            sartor_core::keeper::Done::Read(_, Some(Outcome::Value(value))) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn take(&mut self) -> Vec<(u16, u64, Outcome)> {
+        std::mem::take(&mut self.answers)
+    }
+}
+
+fn key(key: &'static str, action: Action) -> Op {
+    Op::Key(Bytes::from_static(key.as_bytes()), action)
+}
+
+fn get(name: &'static str) -> Op {
+    key(name, Action::Get)
+}
+
+fn set(name: &'static str, value: &'static str) -> Op {
+    key(name, Action::Set(Set { value: Bytes::from_static(value.as_bytes()), ..Set::default() }))
+}
+
+fn value(text: &'static str) -> Outcome {
+    Outcome::Value(Bytes::from_static(text.as_bytes()))
+}
+
+#[test]
+fn a_chain_answers_when_the_tail_has_it() {
+    let mut group = Group::new(&CHAIN, &[0, 1, 2], Settings::default());
+    group.cut = vec![2];
+    group.ask(0, 1, set("k", "v"));
+    group.settle();
+    assert_eq!(group.take(), [], "the tail does not have it");
+    assert_eq!(group.value(1, "k"), Some("v".into()), "the middle does");
+    group.cut.clear();
+    group.pass(200);
+    assert_eq!(group.take(), [(0, 1, Outcome::Done)], "it was sent again");
+}
+
+#[test]
+fn a_read_waits_for_writes_in_flight_to_its_key_only() {
+    let mut group = Group::new(&CHAIN, &[0, 1, 2], Settings::default());
+    group.ask(0, 1, set("other", "x"));
+    group.settle();
+    group.cut = vec![2];
+    group.ask(0, 2, set("k", "v"));
+    group.settle();
+    group.take();
+    group.ask(1, 3, get("k"));
+    group.ask(1, 4, get("other"));
+    group.ask(2, 5, get("k"));
+    group.settle();
+    assert_eq!(
+        group.take(),
+        [(1, 4, value("x")), (2, 5, Outcome::Nil)],
+        "the tail's state is the committed one"
+    );
+    group.cut.clear();
+    group.pass(200);
+    assert_eq!(group.take(), [(0, 2, Outcome::Done), (1, 3, value("v"))]);
+}
+
+#[test]
+fn what_writes_nothing_waits_for_what_it_read() {
+    let mut group = Group::new(&CHAIN, &[0, 1], Settings::default());
+    group.cut = vec![1];
+    group.ask(0, 1, set("k", "v"));
+    let if_absent = Set { only_if: Some(Presence::Absent), ..Set::default() };
+    group.ask(0, 2, key("k", Action::Set(if_absent)));
+    group.settle();
+    assert_eq!(group.take(), [], "nobody may know of a write that may vanish");
+    group.cut.clear();
+    group.pass(200);
+    assert_eq!(group.take(), [(0, 1, Outcome::Done), (0, 2, Outcome::Nil)]);
+}
+
+#[test]
+fn who_is_cut_off_serves_nothing_and_says_so() {
+    for mode in [&CHAIN, &STAR] {
+        let mut group = Group::new(mode, &[0, 1, 2], Settings::default());
+        group.ask(0, 1, set("k", "v"));
+        group.settle();
+        assert_eq!(group.take().len(), 1);
+        group.cut = vec![0];
+        group.pass(410);
+        group.ask(0, 2, set("k", "w"));
+        group.ask(0, 3, get("k"));
+        group.settle();
+        assert_eq!(group.take(), [], "no promise is left");
+        assert_eq!(group.value(0, "k"), Some("v".into()), "and nothing is done that others do not know of");
+        group.pass(2100);
+        let refused = group.take();
+        assert_eq!(refused.len(), 2);
+        assert!(refused.iter().all(|(_, _, outcome)| matches!(outcome, Outcome::Failed(_))), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_middle_or_a_tail_that_dies_leaves_nothing_undone() {
+    for dead in [1, 2] {
+        let mut group = Group::new(&CHAIN, &[0, 1, 2], Settings::default());
+        group.cut = vec![dead];
+        group.ask(0, 1, set("k", "v"));
+        group.settle();
+        assert_eq!(group.take(), []);
+        group.replicas.remove(&dead);
+        let others: Vec<u16> = [0, 1, 2].into_iter().filter(|node| *node != dead).collect();
+        group.view(2, &others, None);
+        group.settle();
+        assert_eq!(group.take(), [], "the dead one may still serve under our promises");
+        group.pass(460);
+        assert_eq!(group.take(), [(0, 1, Outcome::Done)]);
+    }
+}
+
+#[test]
+fn a_write_that_is_sent_again_to_the_next_head_is_done_once() {
+    for mode in [&CHAIN, &STAR] {
+        let mut group = Group::new(mode, &[0, 1, 2], Settings::default());
+        group.ask(0, 1, key("n", Action::Add(1)));
+        group.settle();
+        assert_eq!(group.take(), [(0, 1, Outcome::Integer(1))]);
+        group.replicas.remove(&0);
+        group.view(2, &[1, 2], None);
+        group.ask(1, 1, key("n", Action::Add(1)));
+        group.ask(1, 2, key("n", Action::Add(1)));
+        group.pass(500);
+        assert_eq!(group.take(), [(1, 1, Outcome::Integer(1)), (1, 2, Outcome::Integer(2))]);
+    }
+}
+
+#[test]
+fn removed_members_that_confirm_are_not_waited_for() {
+    let mut group = Group::new(&CHAIN, &[0, 1, 2], Settings::default());
+    group.cut = vec![0];
+    group.view(2, &[1, 2], None);
+    group.ask(1, 1, set("k", "v"));
+    group.settle();
+    assert_eq!(group.take(), []);
+    for node in [1, 2] {
+        group.step(node, Input::Left(member(0)));
+    }
+    group.settle();
+    assert_eq!(group.take(), [(1, 1, Outcome::Done)]);
+}
+
+#[test]
+fn a_newcomer_is_filled_while_writes_and_deletes_go_on() {
+    for mode in [&CHAIN, &STAR] {
+        let settings = Settings { page_bytes_max: 1, ..Settings::default() };
+        let mut group = Group::new(mode, &[0, 1], settings);
+        let names = ["a", "b", "c", "d", "e", "f"];
+        for (tag, name) in names.into_iter().enumerate() {
+            group.ask(0, tag as u64 + 1, set(name, "old"));
+        }
+        group.settle();
+        group.view(1, &[0, 1], Some((2, 2)));
+        group.open(2, view(1, 2, &[0, 1], Some((2, 2))));
+        // The first pages are there, the last ones not.
+        for _ in 0..6 {
+            for node in [0, 1, 2] {
+                group.wake(node);
+            }
+            for _ in 0..group.wire.len() {
+                let (from, to, message) = group.wire.pop_front().unwrap();
+                group.step(to, Input::Peer(NodeId(from), message));
+            }
+        }
+        for (tag, name) in names.into_iter().enumerate() {
+            let op = if tag % 2 == 0 { key(name, Action::Delete) } else { set(name, "new") };
+            group.ask(0, tag as u64 + 11, op);
+        }
+        group.pass(500);
+        let status = group.replicas[&usize_of(mode)].controlet.status();
+        assert!(status.fill.is_some_and(|fill| fill.ready), "{status:?}");
+        group.view(3, &[0, 1, 2], Some((2, 2)));
+        group.pass(500);
+        for (index, name) in names.into_iter().enumerate() {
+            let expected = (index % 2 == 1).then_some(Bytes::from_static(b"new"));
+            assert_eq!(group.value(2, name), expected, "{name}");
+        }
+        assert!(group.replicas[&2].controlet.status().proven);
+    }
+}
+
+/// Who fills newcomers: the tail, or the primary.
+fn usize_of(mode: &Mode) -> u16 {
+    if mode.name == CHAIN.name { 1 } else { 0 }
+}
+
+#[test]
+fn a_primary_that_knows_less_than_another_learns_first() {
+    let mut group = Group::new(&STAR, &[0, 1, 2], Settings::default());
+    group.cut = vec![1];
+    group.ask(0, 1, set("k", "v"));
+    group.settle();
+    assert_eq!((group.value(1, "k"), group.value(2, "k")), (None, Some("v".into())));
+    group.replicas.remove(&0);
+    group.cut.clear();
+    group.view(2, &[1, 2], None);
+    group.ask(1, 2, get("k"));
+    group.pass(500);
+    assert_eq!(group.take().last(), Some(&(1, 2, value("v"))));
+}
+
+#[test]
+fn a_crowded_stream_holds_requests_back_and_the_silent_are_given_up() {
+    for mode in [&CHAIN, &STAR] {
+        let settings = Settings { stream_bytes_max: 100, ..Settings::default() };
+        let mut group = Group::new(mode, &[0, 1], settings);
+        group.ask(
+            0,
+            1,
+            set("k", "a value that fills the stream, and what is left of it, and more than all of it, alone"),
+        );
+        group.ask(
+            0,
+            2,
+            set("l", "a value that fills the stream, and what is left of it, and more than all of it, alone"),
+        );
+        group.ask(0, 3, set("m", "held"));
+        group.cut = vec![1];
+        group.pass(300);
+        assert_eq!(group.value(0, "m"), None, "memory has ended");
+        group.pass(1800);
+        assert_eq!(group.replicas[&0].controlet.status().cut, [NodeId(1)]);
+    }
+}
+
+#[test]
+fn messages_that_nobody_would_send_do_no_harm() {
+    let mut group = Group::new(&CHAIN, &[0, 1, 2], Settings::default());
+    group.ask(0, 1, set("k", "v"));
+    group.wake(0);
+    let entries: Vec<(u16, u16, Bytes)> = group.wire.iter().cloned().collect();
+    group.settle();
+    group.take();
+    for (_, _, message) in entries {
+        for (from, to) in [(1, 0), (2, 0), (0, 2), (2, 1)] {
+            group.step(to, Input::Peer(NodeId(from), message.clone()));
+            group.step(to, Input::Peer(NodeId(from), message.slice(..message.len() - 1)));
+        }
+    }
+    group.ask(0, 2, get("k"));
+    group.pass(100);
+    assert_eq!(group.take(), [(0, 2, value("v"))]);
+}

@@ -1,0 +1,120 @@
+//! Linearizability, shard by shard.
+//!
+//! Every answer names the place in the shard's history that it was true at, and `check.rs` has replayed that. So
+//! a total order is given, and two things are left to show: every answered request is in the history that is true in the
+//! end (nothing acknowledged was lost), and the order agrees with real time: who begins after another one has ended
+//! sees at least as new a version of each key that both touch. That the order explains all answers and agrees with real
+//! time is what linearizability means. Requests without an answer may be in the history at any later place.
+
+use crate::check::{Lines, has_no_place};
+use crate::client::Asked;
+use crate::world::{Record, World};
+use bytes::Bytes;
+use sartor_core::ids::ShardId;
+use sartor_core::keeper::Write;
+use sartor_core::operation::{Op, Outcome};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Checks all shards.
+pub fn check(world: &World, lines: &Lines<'_>) -> Result<(), String> {
+    for (shard, line) in &lines.last {
+        let root = lines.roots[shard];
+        let mut asked = Vec::new();
+        for request in world.clients.iter().flat_map(|client| &client.asked).filter(|a| a.shard == *shard) {
+            let Some((outcome, position)) = &request.answer else { continue };
+            let placed = !matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind));
+            // What was before all copies died is gone.
+            if placed && position.epoch >= root {
+                if !lines.keeps(*shard, *position) {
+                    return Err(format!("was answered at {position} and then lost: {request:?}"));
+                }
+                asked.push(request);
+            }
+        }
+        real_time(*shard, line, &asked)?;
+    }
+    Ok(())
+}
+
+/// Places at which each key was written, and those at which all were removed.
+struct Writes {
+    keys: BTreeMap<Bytes, Vec<u64>>,
+    clears: Vec<u64>,
+}
+
+impl Writes {
+    fn of(line: &[&Record]) -> Writes {
+        let mut writes = Writes { keys: BTreeMap::new(), clears: Vec::new() };
+        for record in line {
+            let sequence = record.entry.position.sequence;
+            for write in record.entry.writes.as_slice() {
+                match write {
+                    Write::Put { key, .. } | Write::Delete { key } => {
+                        writes.keys.entry(key.clone()).or_default().push(sequence);
+                    }
+                    Write::Clear => writes.clears.push(sequence),
+                }
+            }
+        }
+        writes
+    }
+
+    /// The last write to a key up to a place.
+    fn version(&self, key: &Bytes, place: u64) -> u64 {
+        let last =
+            |places: &[u64]| places.partition_point(|at| *at <= place).checked_sub(1).map(|i| places[i]);
+        let own = self.keys.get(key).and_then(|places| last(places));
+        own.max(last(&self.clears)).unwrap_or(0)
+    }
+}
+
+fn keys_of(op: &Op) -> BTreeSet<Bytes> {
+    match op {
+        Op::Key(key, _) => BTreeSet::from([key.clone()]),
+        Op::Batch(batch) => batch.steps.iter().flat_map(keys_of).collect(),
+        _ => BTreeSet::new(),
+    }
+}
+
+fn real_time(shard: ShardId, line: &[&Record], asked: &[&Asked]) -> Result<(), String> {
+    let writes = Writes::of(line);
+    let place_of = |request: &Asked| request.answer.as_ref().map_or(0, |(_, position)| position.sequence);
+    let mut by_end: Vec<&Asked> = asked.to_vec();
+    by_end.sort_by_key(|request| request.times.1);
+    let mut by_start: Vec<&Asked> = asked.to_vec();
+    by_start.sort_by_key(|request| request.times.0);
+    let mut seen: BTreeMap<Bytes, (u64, &Asked)> = BTreeMap::new();
+    let mut newest: Option<(u64, &Asked)> = None;
+    let mut ended = by_end.into_iter().peekable();
+    for request in by_start {
+        while let Some(before) = ended.next_if(|before| before.times.1 < request.times.0) {
+            let place = place_of(before);
+            for key in keys_of(&before.op) {
+                let version = writes.version(&key, place);
+                if seen.get(&key).is_none_or(|(newest, _)| *newest < version) {
+                    seen.insert(key, (version, before));
+                }
+            }
+            let tells_of_all = before.op.is_write() || matches!(before.op, Op::Len);
+            let own =
+                line.get((place as usize).wrapping_sub(1)).is_some_and(|r| r.op.as_ref() == Some(&before.op));
+            if tells_of_all && (own || before.op == Op::Len) && newest.is_none_or(|(at, _)| at < place) {
+                newest = Some((place, before));
+            }
+        }
+        let place = place_of(request);
+        for key in keys_of(&request.op) {
+            let version = writes.version(&key, place);
+            if let Some((newer, before)) = seen.get(&key).filter(|(newer, _)| *newer > version) {
+                return Err(format!(
+                    "shard {}: {request:?} saw {key:?} as of {version}, after {before:?} had seen {newer}",
+                    shard.0
+                ));
+            }
+        }
+        if let (Op::Len, Some((newer, before))) = (&request.op, newest.filter(|(newer, _)| *newer > place)) {
+            return Err(format!("shard {}: {request:?} at {place}, after {before:?} at {newer}", shard.0));
+        }
+    }
+    Ok(())
+}
