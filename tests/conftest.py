@@ -6,6 +6,7 @@ import resource
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
@@ -59,6 +60,8 @@ class Cluster:
                 line = self.up.stdout.readline()
                 assert line, f"sartor up ended: {self.banner}"
                 self.banner += line
+            # Somebody must read what the processes say, or they wait for it.
+            threading.Thread(target=self.up.stdout.read, daemon=True).start()
 
     def client(self, node=0, **options):
         return redis.Redis(port=self.port + node, **options)

@@ -63,6 +63,22 @@ pub enum Done {
     Broken(Option<Request>, Failure),
 }
 
+impl Done {
+    /// What comes of a task for a store that is not there.
+    pub fn missing(task: Task) -> Done {
+        broken(task.into_request(), &DataletError::Failed("the store could not be opened".into()))
+    }
+}
+
+impl Task {
+    fn into_request(self) -> Option<Request> {
+        match self {
+            Task::Evaluate(request, _) | Task::Read(request) => Some(request),
+            Task::Apply(_) | Task::Expire(..) | Task::Walk(..) | Task::Fill(..) => None,
+        }
+    }
+}
+
 /// A page of a walk.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Walked {
@@ -244,11 +260,7 @@ impl Keeper {
     /// Runs one task. Once the store has failed it is not asked again.
     pub fn run(&mut self, now: Now, task: Task) -> Done {
         if let Some(error) = &self.broken {
-            let request = match task {
-                Task::Evaluate(request, _) | Task::Read(request) => Some(request),
-                Task::Apply(_) | Task::Expire(..) | Task::Walk(..) | Task::Fill(..) => None,
-            };
-            return broken(request, error);
+            return broken(task.into_request(), error);
         }
         match task {
             Task::Evaluate(request, epoch) => self.evaluate(now, request, epoch),

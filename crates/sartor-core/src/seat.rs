@@ -79,7 +79,10 @@ impl Seat {
 
     /// Something happened to the controlet.
     pub fn step(&mut self, now: Now, input: Input<Bytes>, out: &mut Outbox<Bytes>) {
-        self.owed -= usize::from(matches!(input, Input::Stored(_)));
+        if matches!(input, Input::Stored(_)) {
+            assert!(self.owed > 0, "a store ends only what it was asked for");
+            self.owed -= 1;
+        }
         self.controlet.step(now, input, out);
         self.owed += out.effects.tasks.len();
     }

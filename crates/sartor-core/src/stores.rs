@@ -17,9 +17,9 @@ impl Stores {
         self.keepers.insert(shard, keeper);
     }
 
-    /// Drops a replica's records.
-    pub fn remove(&mut self, shard: ShardId) {
-        self.keepers.remove(&shard);
+    /// Takes a replica's records out.
+    pub fn remove(&mut self, shard: ShardId) -> Option<Keeper> {
+        self.keepers.remove(&shard)
     }
 
     /// A replica's keeper.
@@ -51,8 +51,11 @@ impl Stores {
         }
     }
 
-    /// Runs one task; none if the replica is gone, and its answer with it.
-    pub fn run(&mut self, now: Now, shard: ShardId, task: Task) -> Option<Done> {
-        self.keepers.get_mut(&shard).map(|keeper| keeper.run(now, task))
+    /// Runs one task. A replica whose store could not be opened has a broken one.
+    pub fn run(&mut self, now: Now, shard: ShardId, task: Task) -> Done {
+        match self.keepers.get_mut(&shard) {
+            Some(keeper) => keeper.run(now, task),
+            None => Done::missing(task),
+        }
     }
 }

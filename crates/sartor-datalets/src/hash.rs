@@ -9,6 +9,7 @@
 //!  hash 0b10… ─▶ directory[0b10] ─▶ segment { depth 2 } ─▶ SwissTable of entries
 //! ```
 
+use crate::drop_aside;
 use foldhash::quality::FixedState;
 use hashbrown::HashTable;
 use sartor_core::datalet::{CURSOR_NUMBERS, Cursor, Datalet, DataletError, Page};
@@ -41,6 +42,8 @@ struct Segment {
 /// Key and value together that fit into an entry itself.
 const SMALL_BYTES: usize = 61;
 
+/// Fewer entries are freed at once.
+const FREED_HERE_MAX: u64 = 10_000;
 /// What an entry takes in a table that is as full as tables are on average.
 const ENTRY_BYTES: u64 = 96;
 /// What the allocator adds.
@@ -254,7 +257,10 @@ impl Datalet for Hash {
 
     fn clear(&mut self) -> Result<(), DataletError> {
         let hasher = self.hasher.clone();
-        *self = Hash { hasher, ..Hash::new(0) };
+        let old = std::mem::replace(self, Hash { hasher, ..Hash::new(0) });
+        if old.len > FREED_HERE_MAX {
+            drop_aside(old);
+        }
         Ok(())
     }
 

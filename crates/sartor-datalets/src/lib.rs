@@ -61,3 +61,10 @@ pub const ENGINES: &[Engine] = &[
 pub fn engine(name: &str) -> Option<&'static Engine> {
     ENGINES.iter().find(|engine| engine.name == name)
 }
+
+/// Frees something large on a thread of its own: millions of records take long enough to free that a node which waits for
+/// it would be taken for dead.
+pub fn drop_aside<T: Send + 'static>(value: T) {
+    // Where no thread can be had, it is freed here.
+    let _ = std::thread::Builder::new().name("free".into()).spawn(move || drop(value));
+}

@@ -1,5 +1,6 @@
 //! `tree`: in memory, ordered by key (the paper's tMT).
 
+use crate::drop_aside;
 use bytes::Bytes;
 use sartor_core::datalet::{Cursor, Datalet, DataletError, Page};
 use std::collections::BTreeMap;
@@ -73,7 +74,7 @@ impl Datalet for Tree {
     }
 
     fn clear(&mut self) -> Result<(), DataletError> {
-        self.pairs.clear();
+        drop_aside(std::mem::take(&mut self.pairs));
         self.bytes = 0;
         Ok(())
     }

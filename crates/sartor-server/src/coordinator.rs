@@ -17,6 +17,7 @@ use sartor_core::time::{Micros, Now};
 use sartor_core::wire::codec::Wire;
 use sartor_core::wire::frame::Header;
 use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ pub fn run(config: &CoordinatorConfig) -> Result<(), String> {
     let settings = Timing::of(config.detect_ms).coordinator;
     let (addr, pid, now) = (config.listen.clone(), std::process::id(), clock::now());
     let core = Coordinator::new(now, spec(config), settings, addr, pid, map, MODES);
-    let (config, tick_us) = (config.clone(), settings.tick_us);
-    let mut process = Process { config, poll, links, core, page, tick_us, ticked_us: 0, warned: false };
+    let (config, tick_us, log) = (config.clone(), settings.tick_us, logger().map_err(failed)?);
+    let mut process = Process { config, poll, links, core, page, tick_us, ticked_us: 0, log, warned: false };
     process.run().map_err(|error| format!("the coordinator's event loop failed: {error}"))
 }
 
@@ -63,6 +64,7 @@ struct Process {
     page: Arc<Mutex<String>>,
     tick_us: Micros,
     ticked_us: Micros,
+    log: SyncSender<String>,
     warned: bool,
 }
 
@@ -104,10 +106,10 @@ impl Process {
         if let Some(epoch) = self.core.outdated().filter(|_| !self.warned) {
             self.warned = true;
             let (path, epoch) = (self.config.dir.join(MAP_FILE), epoch.0);
-            eprintln!(
-                "sartor: {} is older than the map of the nodes (epoch {epoch}); nothing will be repaired. Put its newest copy back, or stop all nodes and begin with an empty folder",
+            let _ = self.log.try_send(format!(
+                "{} is older than the map of the nodes (epoch {epoch}); nothing will be repaired. Put its newest copy back, or stop all nodes and begin with an empty folder",
                 path.display()
-            );
+            ));
         }
     }
 
@@ -129,7 +131,10 @@ impl Process {
                 match action {
                     Action::Persist(map) => {
                         save_map(&self.config.dir, &map)?;
-                        log_changes(self.core.map(), &map);
+                        for line in changes(self.core.map(), &map) {
+                            // Whoever does not read our messages must not stop us.
+                            let _ = self.log.try_send(line);
+                        }
                         events.push(Event::Persisted(map.epoch));
                     }
                     Action::Send(to, frame) => self.links.send(to, &frame),
@@ -149,16 +154,16 @@ impl Process {
     }
 }
 
-/// Tells what happens to the shards, a line for each that changes.
-fn log_changes(old: Option<&ClusterMap>, new: &ClusterMap) {
-    let Some(old) = old else { return };
+/// What happens to the shards, a line for each that changes.
+fn changes(old: Option<&ClusterMap>, new: &ClusterMap) -> Vec<String> {
+    let mut lines = Vec::new();
     for shard in &new.shards {
-        let before = old.shard(shard.id);
-        if before.is_some_and(|before| before.members == shard.members && before.joining == shard.joining) {
+        let Some(before) = old.and_then(|old| old.shard(shard.id)) else { continue };
+        if before.members == shard.members && before.joining == shard.joining {
             continue;
         }
-        if before.is_some_and(|before| before.born != shard.born) {
-            eprintln!("sartor: shard {} lost all its copies; it begins anew, empty", shard.id.0);
+        if before.born != shard.born {
+            lines.push(format!("shard {} lost all its copies; it begins anew, empty", shard.id.0));
         }
         let members: Vec<String> = shard.members.iter().map(|member| member.node.0.to_string()).collect();
         let joining = match shard.joining {
@@ -166,13 +171,18 @@ fn log_changes(old: Option<&ClusterMap>, new: &ClusterMap) {
             Some(joining) => format!(", node {} is being filled", joining.member.node.0),
             None => String::new(),
         };
-        eprintln!(
-            "sartor: epoch {}: shard {} on nodes {}{joining}",
-            new.epoch.0,
-            shard.id.0,
-            members.join(" ")
-        );
+        let (epoch, shard, members) = (new.epoch.0, shard.id.0, members.join(" "));
+        lines.push(format!("epoch {epoch}: shard {shard} on nodes {members}{joining}"));
     }
+    lines
+}
+
+/// Writes lines to stderr on a thread of its own.
+fn logger() -> std::io::Result<SyncSender<String>> {
+    let (log, lines) = sync_channel::<String>(1024);
+    let write = move || lines.iter().for_each(|line| eprintln!("sartor: {line}"));
+    std::thread::Builder::new().name("log".into()).spawn(write)?;
+    Ok(log)
 }
 
 /// The map that was on disk, if any.

@@ -29,7 +29,7 @@ use sartor_core::record::Layout;
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::stores::Stores;
 use sartor_core::time::{Micros, Now, millis};
-use sartor_datalets::{Options, engine};
+use sartor_datalets::{Options, drop_aside, engine};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -226,6 +226,8 @@ impl Worker {
         for index in std::mem::take(&mut self.again) {
             self.serve(now, index);
         }
+        // Stamps of other members count from when they came, so the clock must be younger than they are.
+        now = clock::now();
         for frame in frames {
             self.node.step(now, Event::Frame(frame), &mut self.actions);
             self.run_stores(now);
@@ -252,7 +254,7 @@ impl Worker {
             || !self.actions.dropped.is_empty()
         {
             for shard in std::mem::take(&mut self.actions.dropped) {
-                self.stores.remove(shard);
+                drop_aside(self.stores.remove(shard));
             }
             if self.actions.adopted {
                 self.adopt_map();
@@ -265,9 +267,8 @@ impl Worker {
                 self.stores.expect(&tasks);
             }
             for (shard, task) in tasks.drain(..) {
-                if let Some(done) = self.stores.run(now, shard, task) {
-                    self.node.step(now, Event::Stored(shard, done), &mut self.actions);
-                }
+                let done = self.stores.run(now, shard, task);
+                self.node.step(now, Event::Stored(shard, done), &mut self.actions);
             }
             // The list goes back with its room, unless new tasks came meanwhile.
             if self.actions.tasks.is_empty() {

@@ -114,7 +114,7 @@ impl World {
         let mut random = Random::new(seed);
         let plan = Plan::new(&mut random, config.run_ms);
         let nodes = plan.holders + plan.standbys;
-        let clock = |random: &mut Random| (random.between(970_000, 1_030_000), random.below(1 << 40));
+        let clock = |random: &mut Random| (random.between(920_000, 1_080_000), random.below(1 << 40));
         let clocks: Vec<(u64, Micros)> = (0..nodes).map(|_| clock(&mut random)).collect();
         let machine = |node: u16| Machine {
             clock_rate: clocks[usize::from(node)].0,
@@ -335,7 +335,7 @@ impl World {
             let Some((shard, task)) = self.machines[usize::from(node)].tasks.pop_front() else { return };
             let machine = &mut self.machines[usize::from(node)];
             let before = machine.stores.get_mut(shard).map(|keeper| keeper.position());
-            let Some(done) = machine.stores.run(now, shard, task) else { continue };
+            let done = machine.stores.run(now, shard, task);
             self.record(shard, &done, now.unix_ms, before.unwrap_or_default());
             self.step(node, Event::Stored(shard, done));
         }

@@ -209,7 +209,7 @@ impl Default for Settings {
             cut_after_us: millis(2000),
             waiters_max: 10_000,
             waiter_us: millis(100),
-            lease: LeaseSettings { lease_us: millis(400), renew_us: millis(80) },
+            lease: LeaseSettings { lease_us: millis(350), renew_us: millis(80) },
             patience_us: millis(2000),
             page_bytes_max: 256 << 10,
             answer_bytes_max: 1 << 20,

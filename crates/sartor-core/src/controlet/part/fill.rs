@@ -24,6 +24,9 @@ use alloc::vec::Vec;
 /// Behind by fewer bytes of entries than this, a filled replica may become a member.
 const NEAR_BYTES: usize = 64 << 10;
 
+/// A page may take so much longer than entries before its receiver is given up: it is large, and links are slow.
+const PAGES_PATIENCE: u64 = 5;
+
 /// The side that has the records.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -43,6 +46,8 @@ pub struct Source {
 
 #[derive(Clone, Debug)]
 struct Outgoing {
+    /// Who does not take it for too long is given up.
+    since: Micros,
     at: Position,
     records: u64,
     message: Message,
@@ -74,7 +79,7 @@ impl Source {
         let records = walked.records.len() as u64;
         let (fill, number, at) = (self.joining.since, self.pages, walked.at);
         let message = Message::Page(Page { fill, number, at, records: walked.records, answers });
-        self.page = Some(Outgoing { at, records, message, sent: false });
+        self.page = Some(Outgoing { since: now.steady_us, at, records, message, sent: false });
         if self.pages == 1 {
             self.follower = Follower::new(now, self.follower.node, at.sequence);
         }
@@ -111,6 +116,8 @@ impl Source {
             let (fill, cursor) = (self.joining.since, self.cursor.clone());
             tasks.push(Task::Walk(fill, cursor, settings.page_bytes_max));
         }
+        let old = |page: &Outgoing| now.steady_us >= page.since + PAGES_PATIENCE * settings.cut_after_us;
+        self.follower.cut |= self.page.as_ref().is_some_and(old);
         let waits = self.page.as_ref().is_some_and(|page| page.sent);
         if waits && self.follower.is_overdue(now, settings) {
             self.follower.rewind(now);

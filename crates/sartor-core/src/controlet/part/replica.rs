@@ -210,7 +210,7 @@ impl Replica {
             && self.source.as_ref().is_none_or(|source| source.follower.cut);
         let ordered = Ordered { entry, answered };
         if alone {
-            self.stream = Stream::starting_at(position.sequence + 1);
+            self.stream.restart_at(position.sequence + 1);
         } else {
             self.stream.push(&ordered);
             self.notify_followers(now, position.sequence);

@@ -78,6 +78,13 @@ impl Stream {
         self.entries.push_back((encoded, self.pushed_bytes));
     }
 
+    /// Drops everything; the next entry will be `next`.
+    pub fn restart_at(&mut self, next: u64) {
+        self.entries.clear();
+        self.first = next;
+        self.trimmed_bytes = self.pushed_bytes;
+    }
+
     /// Drops the entries up to `sequence`.
     pub fn trim(&mut self, sequence: u64) {
         while self.first <= sequence {

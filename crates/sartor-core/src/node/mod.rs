@@ -1,0 +1,279 @@
+//! One worker of a node: takes events, routes them, collects actions. It decides nothing itself.
+//!
+//! ```text
+//!  Request ─▶ lane ─┬─ near ─▶ Controlet ─▶ Task ─▶ (store) ─▶ Stored ─▶ Reply
+//!                   └─ away ─▶ Line ─▶ Forward ──▶ head's Inbound ─▶ Controlet ─▶ … ─▶ Answers
+//! ```
+//!
+//! A turn of the world's loop: events in, the tasks that come out run as one batch, their
+//! `Stored` in, then one [`Event::Wake`], which sends what the turn collected.
+
+use crate::controlet::{Input, MODES, Mode, Outbox, Settings, Status};
+use crate::coordinator::ReplicaReport;
+use crate::coordinator::agent::Agent;
+use crate::forward::{ForwardSettings, Line};
+use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
+use crate::keeper::{Done, Task};
+use crate::operation::{Outcome, Request, SessionId};
+use crate::routing::map::ClusterMap;
+use crate::seat::Seat;
+use crate::session::{Sessions, Way};
+use crate::time::{Micros, Now, millis};
+use crate::wire::frame::{Header, Kind};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use bytes::Bytes;
+
+mod frames;
+mod requests;
+mod views;
+
+/// What happens to a worker.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A client's request.
+    Request(Request),
+    /// A frame of another worker or of the coordinator.
+    Frame(Bytes),
+    /// A shard's task has ended.
+    Stored(ShardId, Done),
+    /// A newer cluster map, from another worker of this node.
+    Map(Arc<ClusterMap>),
+    /// How the replicas on another worker of this node stand.
+    Reports(u8, Vec<ReplicaReport>),
+    /// The node has no memory for more, or has some again.
+    Full(bool),
+    /// A client's connection is gone.
+    Closed(SessionId),
+    /// The end of a turn, or the time that was asked for.
+    Wake,
+}
+
+/// What the world should do, in the order of the fields.
+#[derive(Debug, Default)]
+pub struct Actions {
+    /// Replicas that left: drop their stores.
+    pub dropped: Vec<ShardId>,
+    /// Replicas that came, and in which epoch: open an empty store for each.
+    pub opened: Vec<(ShardId, Epoch)>,
+    /// Tasks for the stores, in order.
+    pub tasks: Vec<(ShardId, Task)>,
+    /// Answers for clients.
+    pub replies: Vec<Reply>,
+    /// Frames for other workers; they may get lost.
+    pub sends: Vec<(WorkerId, Bytes)>,
+    /// A newer map was adopted: tell the other workers of this node.
+    pub adopted: bool,
+}
+
+/// An answer for a client.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    /// The connection.
+    pub session: SessionId,
+    /// The request's number in it.
+    pub tag: u32,
+    /// The shard that answered.
+    pub shard: ShardId,
+    /// The answer.
+    pub outcome: Outcome,
+    /// The place in the shard's history at which it was true.
+    pub position: Position,
+}
+
+/// Times and bounds of a worker.
+#[derive(Clone, Copy)]
+pub struct NodeSettings {
+    /// The modes it can run; users may bring their own.
+    pub modes: &'static [Mode],
+    /// Of its controlets.
+    pub controlet: Settings,
+    /// Of forwarding.
+    pub forward: ForwardSettings,
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        NodeSettings { modes: MODES, controlet: Settings::default(), forward: ForwardSettings::default() }
+    }
+}
+
+/// Bytes of frames of newer epochs that wait for the map.
+const HELD_BYTES_MAX: usize = 16 << 20;
+/// How often another node is told that its map is old.
+const TELL_EVERY_US: Micros = millis(100);
+
+/// One worker's share of a node.
+pub struct Node {
+    me: WorkerId,
+    incarnation: Incarnation,
+    settings: NodeSettings,
+    map: Option<Arc<ClusterMap>>,
+    seats: Vec<Option<Seat>>,
+    lines: Vec<Line>,
+    sessions: Sessions,
+    agent: Option<Agent>,
+    held: VecDeque<Bytes>,
+    held_bytes: usize,
+    /// When other nodes were last told of the map.
+    told: BTreeMap<NodeId, Micros>,
+    /// How the replicas on other workers of this node stand.
+    elsewhere: BTreeMap<u8, Vec<ReplicaReport>>,
+    /// Lanes that became free while requests were parked behind them.
+    freed: Vec<(SessionId, ShardId)>,
+    outbox: Outbox<Bytes>,
+}
+
+impl Node {
+    /// A worker without a map; the node's first worker has the agent that gets one.
+    pub fn new(me: WorkerId, incarnation: Incarnation, settings: NodeSettings, agent: Option<Agent>) -> Node {
+        Node {
+            me,
+            incarnation,
+            settings,
+            map: None,
+            seats: Vec::new(),
+            lines: Vec::new(),
+            sessions: Sessions::default(),
+            agent,
+            held: VecDeque::new(),
+            held_bytes: 0,
+            told: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
+            freed: Vec::new(),
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// The map it works by.
+    pub fn map(&self) -> Option<&Arc<ClusterMap>> {
+        self.map.as_ref()
+    }
+
+    /// What it knows of the other nodes.
+    pub fn agent(&self) -> Option<&Agent> {
+        self.agent.as_ref()
+    }
+
+    /// How its replicas stand.
+    pub fn statuses(&self) -> impl Iterator<Item = (ShardId, Status)> + '_ {
+        self.seats.iter().flatten().map(|seat| (seat.view.shard, seat.status()))
+    }
+
+    /// How its replicas stand, for the coordinator.
+    pub fn reports(&self) -> Vec<ReplicaReport> {
+        self.seats.iter().flatten().map(Seat::report).collect()
+    }
+
+    /// Something happened; what to do about it is added to `out`.
+    pub fn step(&mut self, now: Now, event: Event, out: &mut Actions) {
+        match event {
+            Event::Request(request) => self.on_request(now, request, out),
+            Event::Frame(frame) => self.on_frame(now, frame, out),
+            Event::Stored(shard, done) => self.on_stored(now, shard, done, out),
+            Event::Map(map) => self.adopt(now, map, out),
+            Event::Reports(worker, reports) => drop(self.elsewhere.insert(worker, reports)),
+            Event::Full(full) => {
+                for index in 0..self.seats.len() {
+                    self.step_seat(now, ShardId(index as u16), Input::Full(full), out);
+                }
+            }
+            Event::Closed(session) => self.sessions.close(session),
+            Event::Wake => self.on_wake(now, out),
+        }
+        while let Some((session, shard)) = self.freed.pop() {
+            for request in self.sessions.lane(session, shard).take_parked() {
+                self.on_request(now, request, out);
+            }
+        }
+    }
+
+    /// When it wants [`Event::Wake`]; a time that has passed means at the end of this turn.
+    pub fn wake_at(&self) -> Option<Micros> {
+        let seats = self.seats.iter().flatten().filter_map(Seat::wake_at);
+        let lines = self.lines.iter().filter_map(Line::wake_at);
+        let agent = self.agent.as_ref().map(Agent::wake_at);
+        seats.chain(lines).chain(agent).min()
+    }
+
+    fn seat(&self, shard: ShardId) -> Option<&Seat> {
+        self.seats.get(usize::from(shard.0))?.as_ref()
+    }
+
+    fn on_stored(&mut self, now: Now, shard: ShardId, done: Done, out: &mut Actions) {
+        self.step_seat(now, shard, Input::Stored(done), out);
+        self.clear_seat(now, shard, out);
+    }
+
+    /// Steps a replica's controlet and passes on what it wants.
+    fn step_seat(&mut self, now: Now, shard: ShardId, input: Input<Bytes>, out: &mut Actions) {
+        let Some(Some(seat)) = self.seats.get_mut(usize::from(shard.0)) else { return };
+        let mut outbox = core::mem::take(&mut self.outbox);
+        seat.step(now, input, &mut outbox);
+        let epoch = seat.view.epoch;
+        self.perform(now, shard, epoch, &mut outbox, out);
+        self.outbox = outbox;
+    }
+
+    fn perform(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        epoch: Epoch,
+        outbox: &mut Outbox<Bytes>,
+        out: &mut Actions,
+    ) {
+        out.tasks.extend(outbox.effects.tasks.drain(..).map(|task| (shard, task)));
+        if !outbox.sends.is_empty() {
+            let worker = self.me.worker;
+            let header = self.header(Kind::Controlet, shard, epoch);
+            out.sends.extend(outbox.sends.drain(..).map(|(node, payload)| {
+                (WorkerId { node, worker }, header.frame(|frame| frame.extend_from_slice(&payload)))
+            }));
+        }
+        for (from, outcome, position) in outbox.effects.replies.drain(..) {
+            self.reply(now, (from, Way::Near), shard, outcome, position, out);
+        }
+        for (request, outcome, position) in outbox.effects.reads.drain(..) {
+            if self.must_turn(&request, position) {
+                self.turn_away(now, request, out);
+            } else {
+                self.reply(now, (request.from, Way::Near), shard, outcome, position, out);
+            }
+        }
+        for request in outbox.effects.forwards.drain(..) {
+            self.turn_away(now, request, out);
+        }
+    }
+
+    fn header(&self, kind: Kind, shard: ShardId, epoch: Epoch) -> Header {
+        Header { kind, from: self.me, incarnation: self.incarnation, shard, epoch }
+    }
+
+    fn on_wake(&mut self, now: Now, out: &mut Actions) {
+        for index in 0..self.seats.len() {
+            let due = |seat: &Seat| seat.due_at().is_some_and(|at| at <= now.steady_us);
+            if self.seats[index].as_ref().is_some_and(due) {
+                self.step_seat(now, ShardId(index as u16), Input::Wake, out);
+            }
+        }
+        for index in 0..self.lines.len() {
+            self.tend_line(now, ShardId(index as u16), out);
+        }
+        for index in 0..self.seats.len() {
+            self.send_answers(now, ShardId(index as u16), out);
+        }
+        let seats = self.seats.iter().flatten().map(Seat::report);
+        if let Some(agent) = &mut self.agent {
+            let reports = || seats.chain(self.elsewhere.values().flatten().cloned()).collect();
+            let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
+            agent.on_wake(now, epoch, reports, &mut out.sends);
+        }
+    }
+
+    /// The node this worker belongs to.
+    pub fn id(&self) -> NodeId {
+        self.me.node
+    }
+}

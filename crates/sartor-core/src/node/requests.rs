@@ -1,0 +1,187 @@
+//! Requests of clients here: near, away, and back with an answer.
+
+use super::{Actions, Node, Reply};
+use crate::controlet::Input;
+use crate::forward::{GivenUp, Line};
+use crate::ids::{Position, ShardId};
+use crate::operation::{Consistency, Failure, FailureKind, From, Outcome, Request, SessionId};
+use crate::seat::Seat;
+use crate::session::Way;
+use crate::time::Now;
+use crate::wire::codec::Wire;
+use crate::wire::frame::Kind;
+use alloc::format;
+
+impl Node {
+    pub(super) fn on_request(&mut self, now: Now, request: Request, out: &mut Actions) {
+        let From::Session { session, .. } = request.from else { return };
+        let seat = self.seats.get(usize::from(request.shard.0)).and_then(Option::as_ref);
+        let lane = self.sessions.lane(session, request.shard);
+        let near = |request: &Request| seat.is_some_and(|seat| seat.takes(request));
+        match lane.admit(request, near) {
+            Some((Way::Near, request)) if request.op.is_write() => self.write_near(now, request, out),
+            Some((Way::Near, request)) => self.step_seat(now, request.shard, Input::Request(request), out),
+            Some((Way::Away, request)) => self.send_away(now, request, out),
+            None => {}
+        }
+    }
+
+    /// A write to a head on this worker gets a number like any other, by which another head can know it.
+    pub(super) fn write_near(&mut self, now: Now, request: Request, out: &mut Actions) {
+        let (worker, incarnation, shard) = (self.me, self.incarnation, request.shard);
+        let Some((sequence, base)) = self.line(shard).register(now, &request) else {
+            return self.refuse(now, request, Way::Near, out);
+        };
+        let from = From::Worker { worker, incarnation, sequence, base };
+        self.step_seat(now, shard, Input::Request(Request { from, ..request }), out);
+    }
+
+    pub(super) fn send_away(&mut self, now: Now, request: Request, out: &mut Actions) {
+        if let Err(request) = self.line(request.shard).push(now, request) {
+            self.refuse(now, request, Way::Away, out);
+        }
+    }
+
+    pub(super) fn refuse(&mut self, now: Now, request: Request, way: Way, out: &mut Actions) {
+        let text = format!("too many requests wait for shard {}; slow down and retry", request.shard.0);
+        let outcome = Failure::outcome(FailureKind::Retry, text);
+        self.reply(now, (request.from, way), request.shard, outcome, Position::ZERO, out);
+    }
+
+    pub(super) fn line(&mut self, shard: ShardId) -> &mut Line {
+        let (place, settings) = (usize::from(shard.0), self.settings.forward);
+        if place >= self.lines.len() {
+            self.lines.resize_with(place + 1, || Line::new(settings));
+        }
+        &mut self.lines[place]
+    }
+
+    /// Whether an earlier read of the same connection went from near to away, so that this one's
+    /// answer may be older than what the connection has seen or will.
+    pub(super) fn must_turn(&mut self, request: &Request, position: Position) -> bool {
+        let From::Session { session, .. } = request.from else { return false };
+        request.consistency == Consistency::Mode
+            && self.sessions.is_open(session)
+            && self.sessions.lane(session, request.shard).must_turn(position)
+    }
+
+    /// A request that was near is another head's after all.
+    pub(super) fn turn_away(&mut self, now: Now, request: Request, out: &mut Actions) {
+        let From::Session { session, .. } = request.from else { return };
+        if self.turn_lane(session, request.shard) {
+            self.send_away(now, request, out);
+        }
+    }
+
+    pub(super) fn turn_lane(&mut self, session: SessionId, shard: ShardId) -> bool {
+        let is_open = self.sessions.is_open(session);
+        if is_open && self.sessions.lane(session, shard).turn() {
+            self.freed.push((session, shard));
+        }
+        is_open
+    }
+
+    pub(super) fn reply(
+        &mut self,
+        now: Now,
+        (from, way): (From, Way),
+        shard: ShardId,
+        outcome: Outcome,
+        position: Position,
+        out: &mut Actions,
+    ) {
+        match from {
+            From::Session { session, tag } => {
+                if self.sessions.is_open(session) {
+                    if self.sessions.lane(session, shard).settle(way, position) {
+                        self.freed.push((session, shard));
+                    }
+                    out.replies.push(Reply { session, tag, shard, outcome, position });
+                }
+            }
+            From::Worker { worker, sequence, .. }
+                if worker == self.me && self.line(shard).is_near(sequence) =>
+            {
+                self.settle(now, shard, sequence, outcome, position, out);
+            }
+            From::Worker { worker, incarnation, sequence, .. } => {
+                let Some(Some(seat)) = self.seats.get_mut(usize::from(shard.0)) else { return };
+                if let Some(inbound) = seat.inbound.get_mut(&worker) {
+                    inbound.answer(incarnation, sequence, outcome, position);
+                }
+            }
+        }
+    }
+
+    /// A numbered request of a client here has its answer.
+    pub(super) fn settle(
+        &mut self,
+        now: Now,
+        shard: ShardId,
+        sequence: u64,
+        outcome: Outcome,
+        position: Position,
+        out: &mut Actions,
+    ) {
+        if let Some((request, near)) = self.line(shard).settle(now, sequence) {
+            let way = if near { Way::Near } else { Way::Away };
+            self.reply(now, (request.from, way), shard, outcome, position, out);
+        }
+    }
+
+    /// Gives up what waits for too long, and sends the rest.
+    pub(super) fn tend_line(&mut self, now: Now, shard: ShardId, out: &mut Actions) {
+        if self.lines[usize::from(shard.0)].wake_at().is_none_or(|at| at > now.steady_us) {
+            return;
+        }
+        let headless = self.is_headless(shard);
+        let line = &mut self.lines[usize::from(shard.0)];
+        line.set_headless(now, headless);
+        for GivenUp { request, near, sent } in line.tick(now) {
+            let outcome = given_up(&request, sent);
+            let way = if near { Way::Near } else { Way::Away };
+            self.reply(now, (request.from, way), shard, outcome, Position::ZERO, out);
+        }
+        let Some(map) = &self.map else { return };
+        let (Some(head), Some(epoch)) = (map.head_of(shard), map.shard(shard).map(|shard| shard.epoch))
+        else {
+            return;
+        };
+        let header = self.header(Kind::Forward, shard, epoch);
+        while let Some(forwards) = self.lines[usize::from(shard.0)].flush(now) {
+            if head == self.me {
+                self.on_forwards(now, header, forwards, out);
+            } else {
+                out.sends.push((head, header.frame(|frame| forwards.encode(frame))));
+            }
+        }
+    }
+
+    /// Whether the coordinator says that the life of the node which orders is over.
+    pub(super) fn is_headless(&self, shard: ShardId) -> bool {
+        let Some(shard) = self.map.as_ref().and_then(|map| map.shard(shard)) else { return true };
+        let Some(head) = shard.members.first() else { return true };
+        self.agent.as_ref().is_some_and(|agent| agent.is_gone(*head))
+    }
+
+    /// The shard has another view: what is not answered goes to its head.
+    pub(super) fn restart_line(&mut self, shard: ShardId) {
+        let head_is_here = self.seat(shard).is_some_and(Seat::is_head);
+        for from in self.line(shard).restart(head_is_here) {
+            if let From::Session { session, .. } = from {
+                self.turn_lane(session, shard);
+            }
+        }
+    }
+}
+
+/// What to tell of a request whose answer did not come in time.
+fn given_up(request: &Request, sent: bool) -> Outcome {
+    let shard = request.shard.0;
+    if sent && request.op.is_write() {
+        let text =
+            format!("shard {shard} did not answer in time; the write may or may not have taken effect");
+        return Failure::outcome(FailureKind::Uncertain, text);
+    }
+    Failure::outcome(FailureKind::Retry, format!("shard {shard} does not answer; see: sartor status"))
+}
