@@ -8,6 +8,8 @@ import time
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from conftest import SARTOR, Cluster, free_port, wait_for
 
@@ -110,6 +112,29 @@ def test_the_dead_stay_dead_if_told_so():
         status = cluster.status(node=3)
         assert status["health"] == "degraded" and status["tolerates"] == 0
         assert cluster.client(node=3).set("k", "v")
+    finally:
+        cluster.end()
+
+
+def test_a_shard_without_any_copy_says_so_and_begins_anew_empty():
+    cluster = Cluster("--shards", "1", "--copies", "1", "--standbys", "0", "--nodes", "2")
+    try:
+        assert cluster.client().set("k", "v")
+        status = cluster.status(node=1)
+        other = cluster.client(node=1, retry=Retry(NoBackoff(), 0), socket_timeout=30)
+        # It stands still for longer than a request waits: nobody else has the data, so nobody may take over.
+        os.kill(status["nodes"][0]["pid"], signal.SIGSTOP)
+        wait_for(lambda: cluster.status(node=1)["health"] == "down", "it is missed", 5)
+        for command in [("set", "k", "w"), ("get", "k")]:
+            with pytest.raises(redis.exceptions.BusyLoadingError):
+                other.execute_command(*command)
+        os.kill(status["nodes"][0]["pid"], signal.SIGCONT)
+        wait_for(lambda: cluster.status(node=1)["health"] == "healthy", "it is back", 5)
+        assert other.get("k") == b"v"
+        os.kill(status["nodes"][0]["pid"], signal.SIGKILL)
+        wait_for(lambda: cluster.status(node=1)["shards"][0]["empty_since"] > 1, "it begins anew", 10)
+        wait_for(lambda: cluster.status(node=1)["health"] == "healthy", "it serves", 5)
+        assert cluster.client(node=1).get("k") is None
     finally:
         cluster.end()
 

@@ -16,6 +16,7 @@ const FOUND: &[(&str, u64, &str)] = &[
     ),
     ("ms+sc", 894, "the same"),
     ("ms+sc", 4031, "a page of an earlier fill that the store took late counted for the next one"),
+    ("ms+sc", 5_007_863, "who was filled again after all data was lost took old writes for writes in flight"),
     ("ms+ec", 8, "a request that was held did not look again whether it had been done elsewhere"),
     ("ms+ec", 100_284, "the same"),
     ("ms+ec", 101_775, "the same"),

@@ -113,6 +113,11 @@ impl Controlet for MsSc {
             Input::Request(request) => self.on_request(now, request, &mut out.effects),
             Input::Stored(done) => self.on_stored(now, done, &mut out.effects),
             Input::Peer(from, message) => {
+                if matches!(&message, Message::Page(page) if page.number == 1) {
+                    // The history begins anew here, perhaps another one. What comes before this replica is a member
+                    // is at all members already.
+                    self.marks = Marks::default();
+                }
                 let marks = &mut self.marks;
                 let note = |entry: &Entry| marks.note(entry.position.sequence, entry.writes.as_slice());
                 self.orders.on_peer(now, from, message, &mut out.effects, note);

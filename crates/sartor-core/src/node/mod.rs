@@ -116,6 +116,8 @@ pub struct Node {
     agent: Option<Agent>,
     held: VecDeque<Bytes>,
     held_bytes: usize,
+    /// The node has no memory for more.
+    full: bool,
     /// When other nodes were last told of the map.
     told: BTreeMap<NodeId, Micros>,
     /// How the replicas on other workers of this node stand.
@@ -139,6 +141,7 @@ impl Node {
             agent,
             held: VecDeque::new(),
             held_bytes: 0,
+            full: false,
             told: BTreeMap::new(),
             elsewhere: BTreeMap::new(),
             freed: Vec::new(),
@@ -175,6 +178,7 @@ impl Node {
             Event::Map(map) => self.adopt(now, map, out),
             Event::Reports(worker, reports) => drop(self.elsewhere.insert(worker, reports)),
             Event::Full(full) => {
+                self.full = full;
                 for index in 0..self.seats.len() {
                     self.step_seat(now, ShardId(index as u16), Input::Full(full), out);
                 }

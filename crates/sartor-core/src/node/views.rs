@@ -1,6 +1,7 @@
 //! Newer maps: replicas here go on, end, or begin.
 
 use super::{Actions, Node};
+use crate::controlet::Input;
 use crate::ids::{ShardId, WorkerId};
 use crate::routing::map::{ClusterMap, Member, Shard};
 use crate::seat::{Seat, view_of};
@@ -67,6 +68,7 @@ impl Node {
                 out.opened.push((shard.id, shard.epoch));
             }
             self.seats[usize::from(shard.id.0)] = seat;
+            self.step_seat(now, shard.id, Input::Full(self.full), out);
         }
     }
 

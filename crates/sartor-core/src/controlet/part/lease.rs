@@ -31,6 +31,8 @@ pub struct LeaseMessage {
     pub level: Position,
     /// What, as far as the sender knows, all members have.
     pub stable: Position,
+    /// The sender's node has no memory for more.
+    pub full: bool,
 }
 
 /// Times of leases.
@@ -119,7 +121,7 @@ impl Leases {
     }
 
     /// Messages for all members, if it is time.
-    pub fn on_wake(&mut self, now: Now, stable: Position) -> Vec<(NodeId, LeaseMessage)> {
+    pub fn on_wake(&mut self, now: Now, stable: Position, full: bool) -> Vec<(NodeId, LeaseMessage)> {
         if now.steady_us < self.next_at {
             return Vec::new();
         }
@@ -141,7 +143,7 @@ impl Leases {
                 peer.answered = true;
             }
             let echo = echo.map(|(stamp, _)| stamp);
-            (peer.member.node, LeaseMessage { stamp: now.steady_us, echo, level, stable })
+            (peer.member.node, LeaseMessage { stamp: now.steady_us, echo, level, stable, full })
         };
         self.peers.iter_mut().map(message).collect()
     }
@@ -202,7 +204,7 @@ mod tests {
 
     /// Messages of `from`, which is node `me`, to the other.
     fn pass(now: u64, me: u16, from: &mut Leases, to: &mut Leases) {
-        for (_, message) in from.on_wake(at(now), Position::ZERO) {
+        for (_, message) in from.on_wake(at(now), Position::ZERO, false) {
             to.on_message(at(now), NodeId(me), message);
         }
     }
@@ -226,10 +228,11 @@ mod tests {
     fn a_new_view_waits_for_the_promises_of_the_old_one() {
         let (mut a, mut b) = (leases(0, &[1, 2]), leases(0, &[0, 2]));
         // a promises something to c, whose stamp came at 100.
-        let ask = LeaseMessage { stamp: 0, echo: None, level: Position::ZERO, stable: Position::ZERO };
+        let ask =
+            LeaseMessage { stamp: 0, echo: None, level: Position::ZERO, stable: Position::ZERO, full: false };
         a.on_message(at(100), NodeId(2), ask);
-        a.on_wake(at(120), Position::ZERO);
-        a.on_wake(at(200), Position::ZERO);
+        a.on_wake(at(120), Position::ZERO, false);
+        a.on_wake(at(200), Position::ZERO, false);
         a.on_view(at(200), [member(1)].into_iter(), Position::ZERO);
         b.on_view(at(200), [member(0)].into_iter(), Position::ZERO);
         for now in [200, 300, 500, 599] {

@@ -87,6 +87,7 @@ impl Wire for Message {
                 put_option(out, lease.echo.as_ref(), |out, echo| put_varint(out, *echo));
                 lease.level.encode(out);
                 lease.stable.encode(out);
+                out.push(u8::from(lease.full));
             }
             Message::Page(page) => {
                 out.push(4);
@@ -114,6 +115,7 @@ impl Wire for Message {
                 echo: from.option(Reader::varint)?,
                 level: Position::decode(from)?,
                 stable: Position::decode(from)?,
+                full: from.byte()? != 0,
             }),
             4 => Message::Page(Page::decode(from)?),
             _ => return Err(Malformed("unknown message")),
@@ -167,7 +169,7 @@ mod tests {
             Message::Entries(Entries { fill: Epoch(0), stable: at, entries: Bytes::from_static(b"x") }),
             Message::Ack(Ack { applied: at, stable: at, fill: (Epoch(2), 7), full: true }),
             Message::Cut,
-            Message::Lease(LeaseMessage { stamp: 9, echo: Some(8), level: at, stable: at }),
+            Message::Lease(LeaseMessage { stamp: 9, echo: Some(8), level: at, stable: at, full: true }),
             Message::Page(page),
         ];
         for message in messages {

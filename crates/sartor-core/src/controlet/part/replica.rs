@@ -305,10 +305,7 @@ impl Replica {
 
     /// A replica tells how far it is.
     pub fn on_ack(&mut self, now: Now, from: NodeId, ack: &Ack) {
-        self.full.retain(|node| *node != from);
-        if ack.full {
-            self.full.push(from);
-        }
+        self.note_full(from, ack.full);
         self.dirty = true;
         if let Some(source) = self.source.as_mut().filter(|source| source.joining.member.node == from) {
             source.on_ack(now, ack);
@@ -360,6 +357,7 @@ impl Replica {
     pub fn on_lease(&mut self, now: Now, from: NodeId, message: LeaseMessage) {
         let is_first = self.leases.level_of(from).is_none();
         self.leases.on_message(now, from, message);
+        self.note_full(from, message.full);
         self.dirty = true;
         let sender_knows = match self.topology {
             Topology::Chain => self.view.members.last(),
@@ -437,7 +435,7 @@ impl Replica {
         if self.is_active(now) {
             self.proven = true;
         }
-        let leases = self.leases.on_wake(now, self.stable);
+        let leases = self.leases.on_wake(now, self.stable, self.im_full);
         out.sends.extend(leases.into_iter().map(|(node, lease)| (node, Message::Lease(lease))));
         let applied = self.applied.sequence;
         for follower in self.followers.iter_mut().chain(&mut self.rescue).filter(|follower| !follower.cut) {
@@ -541,6 +539,13 @@ impl Replica {
         if self.im_full != full {
             self.im_full = full;
             self.ack_soon(0);
+        }
+    }
+
+    fn note_full(&mut self, node: NodeId, full: bool) {
+        self.full.retain(|other| *other != node);
+        if full {
+            self.full.push(node);
         }
     }
 
