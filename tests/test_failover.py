@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from binascii import crc_hqx
 from contextlib import ExitStack, contextmanager
@@ -378,3 +379,40 @@ def stale_reads(cluster):
             late.go.set()
         time.sleep(0.3)
     return check_linearizable(load.operations + late.operations)
+
+
+def test_ms_ec_loses_the_newest_writes_only():
+    """What is lost with a primary is the end of what it acknowledged: nothing older than a write that is still there."""
+    with started("--mode", "ms+ec", "--shards", "1", "--no-restart") as cluster:
+        deadline = time.monotonic() + 1
+        acknowledged = [[] for _ in range(8)]
+
+        def write(writer):
+            client = redis.Redis(port=cluster.port, retry=Retry(NoBackoff(), 0))
+            while time.monotonic() < deadline + 10:
+                key = f"w{writer}:{len(acknowledged[writer])}"
+                try:
+                    client.set(key, "v")
+                except redis.RedisError:
+                    return
+                acknowledged[writer].append((key, time.monotonic()))
+
+        writers = [threading.Thread(target=write, args=(writer,)) for writer in range(8)]
+        for writer in writers:
+            writer.start()
+        time.sleep(1)
+        before = status(cluster)
+        died = time.monotonic()
+        signalled(before["nodes"][0], signal.SIGKILL)
+        for writer in writers:
+            writer.join()
+        gone = lambda: all(r["node"] != 0 for r in cluster.status(node=1)["shards"][0]["replicas"])
+        wait_for(gone, "the primary is replaced", 10)
+        other, ages = cluster.client(node=1), []
+        for writes in acknowledged:
+            there = [value is not None for value in other.mget([key for key, _ in writes])]
+            assert writes and there == sorted(there, reverse=True), "a lost write is older than one that is there"
+            ages += [died - at for (_, at), kept in zip(writes, there) if not kept]
+        total = sum(map(len, acknowledged))
+        oldest = max(ages, default=0) * 1000
+        print(f"\nms+ec, primary killed: {len(ages)} of {total} writes lost, the oldest {oldest:.1f} ms before")
