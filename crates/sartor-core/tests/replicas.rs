@@ -1,5 +1,6 @@
 //! Conversations of the replicas of a shard, message by message: real controlets and keepers, a network that delivers
 //! what and when the test says.
+// Helpers of tests may panic as tests do; the lint exempts only the latter.
 #![allow(clippy::unwrap_used)]
 
 use bytes::Bytes;

@@ -249,6 +249,7 @@ impl Worker {
 
     /// Runs tasks until there are none; replicas come and go before theirs.
     fn run_stores(&mut self, now: Now) {
+        let mut ran = false;
         while !self.actions.tasks.is_empty()
             || !self.actions.opened.is_empty()
             || !self.actions.dropped.is_empty()
@@ -262,6 +263,7 @@ impl Worker {
             for (shard, epoch) in std::mem::take(&mut self.actions.opened) {
                 self.open_store(shard, epoch);
             }
+            ran = true;
             let mut tasks = std::mem::take(&mut self.actions.tasks);
             if tasks.len() > 1 {
                 self.stores.expect(&tasks);
@@ -278,7 +280,9 @@ impl Worker {
         if self.actions.adopted {
             self.adopt_map();
         }
-        self.weigh(now);
+        if ran {
+            self.weigh(now);
+        }
     }
 
     /// Keeps the node's sum of records, and tells when there is no memory for more.
@@ -708,6 +712,8 @@ impl Worker {
     /// What is done now and then: timeouts, and news of the cluster.
     fn chores(&mut self, now: Now) {
         self.chores_at = now.steady_us + CHORES_EVERY_US;
+        // Other workers of this node may have made room, or the limit may be another one.
+        self.weigh(now);
         if self.accept_again {
             self.accept(now);
         }

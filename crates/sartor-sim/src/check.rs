@@ -9,7 +9,7 @@
 //! - Where the mode promises to converge: a connection's places never go back, unless a failover lost them.
 //! - Where it promises linearizability: see `linear.rs`.
 
-use crate::client::{Asked, TIMEOUT_US};
+use crate::client::{Asked, PROBES, TIMEOUT_US};
 use crate::plan::FaultKind;
 use crate::world::{Record, World};
 use bytes::{Bytes, BytesMut};
@@ -41,9 +41,6 @@ pub fn check(world: &mut World) -> Result<(), String> {
     }
     converged(world, &wanted)
 }
-
-/// The places of clients that a healed cluster must serve begin here.
-const PROBES: u32 = 1000;
 
 fn probed(world: &World) -> Result<(), String> {
     let probes = || world.clients.iter().filter(|client| client.session.index >= PROBES);

@@ -11,6 +11,8 @@ use sartor_core::routing::map::ClusterMap;
 use sartor_core::routing::slot::slot_of;
 use sartor_core::time::{Micros, millis};
 
+/// The places of connections that show whether a healed cluster works begin here.
+pub const PROBES: u32 = 1000;
 /// How long a request waits at most.
 pub const TIMEOUT_US: Micros = millis(5000);
 

@@ -425,7 +425,7 @@ impl World {
         let Some(map) = self.map().cloned() else { return };
         for node in 0..self.machines.len() as u16 {
             let generation = self.clients.len() as u32;
-            let session = SessionId { index: 1000 + u32::from(node), generation };
+            let session = SessionId { index: crate::client::PROBES + u32::from(node), generation };
             let mut client = Client::at(session, node);
             let deadline_us = self.now(node).steady_us + crate::client::TIMEOUT_US;
             let requests: Vec<_> =

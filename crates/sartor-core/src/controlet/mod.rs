@@ -5,7 +5,7 @@
 //! ```
 //!
 //! To write one: a file here, an entry in [`MODES`]. Nothing outside that table asks which
-//! mode it has. [`ms_ec`] is the one to copy.
+//! mode it has. [`ms_sc`] and [`ms_ec`] are the ones to copy.
 
 pub mod ms_ec;
 pub mod ms_sc;

@@ -110,7 +110,8 @@ impl Leases {
             peer.stamp = Some((message.stamp, now.steady_us));
         }
         peer.level = Some(message.level);
-        if let Some(echo) = message.echo {
+        // What is echoed was ours once: a stamp from the future would be a promise without end.
+        if let Some(echo) = message.echo.filter(|echo| *echo <= now.steady_us) {
             peer.until = peer.until.max(Some(echo + self.settings.lease_us));
         }
         // The first ones are answered at once, and so is who has no promise of ours yet.
@@ -202,10 +203,10 @@ mod tests {
         leases
     }
 
-    /// Messages of `from`, which is node `me`, to the other.
-    fn pass(now: u64, me: u16, from: &mut Leases, to: &mut Leases) {
-        for (_, message) in from.on_wake(at(now), Position::ZERO, false) {
-            to.on_message(at(now), NodeId(me), message);
+    /// Messages of `from`, which is node `me`, to the other, by the clock of each.
+    fn pass((sent, came): (u64, u64), me: u16, from: &mut Leases, to: &mut Leases) {
+        for (_, message) in from.on_wake(at(sent), Position::ZERO, false) {
+            to.on_message(at(came), NodeId(me), message);
         }
     }
 
@@ -213,15 +214,25 @@ mod tests {
     fn a_member_serves_while_the_others_promise() {
         let (mut a, mut b) = (leases(0, &[1]), leases(1000, &[0]));
         assert!(!a.holds(at(0)));
-        pass(0, 0, &mut a, &mut b);
-        pass(1000, 1, &mut b, &mut a);
+        pass((0, 1000), 0, &mut a, &mut b);
+        pass((1000, 0), 1, &mut b, &mut a);
         assert!(
             a.holds(at(1)) && a.is_level(Position::ZERO) && !b.holds(at(1001)),
             "b's stamp is not echoed yet"
         );
-        pass(80, 0, &mut a, &mut b);
-        assert!(b.holds(at(1001)));
+        pass((80, 1080), 0, &mut a, &mut b);
+        assert!(b.holds(at(1081)));
         assert!(a.holds(at(399)) && !a.holds(at(400)));
+    }
+
+    #[test]
+    fn a_stamp_that_was_never_given_promises_nothing() {
+        let mut a = leases(0, &[1]);
+        let position = Position::ZERO;
+        let forged =
+            LeaseMessage { stamp: 0, echo: Some(u64::MAX), level: position, stable: position, full: false };
+        a.on_message(at(0), NodeId(1), forged);
+        assert!(!a.holds(at(0)));
     }
 
     #[test]
@@ -236,16 +247,16 @@ mod tests {
         a.on_view(at(200), [member(1)].into_iter(), Position::ZERO);
         b.on_view(at(200), [member(0)].into_iter(), Position::ZERO);
         for now in [200, 300, 500, 599] {
-            pass(now, 0, &mut a, &mut b);
-            pass(now, 1, &mut b, &mut a);
+            pass((now, now), 0, &mut a, &mut b);
+            pass((now, now), 1, &mut b, &mut a);
             assert!(!a.holds(at(now)) && !b.holds(at(now)), "c may still serve");
         }
         let mut confirmed = a.clone();
         confirmed.on_left(at(599), member(2));
         assert!(confirmed.holds(at(599)));
         assert_eq!(a.wake_at(), Some(millis(600)), "100 ms + a lease and a quarter");
-        pass(600, 0, &mut a, &mut b);
-        pass(600, 1, &mut b, &mut a);
+        pass((600, 600), 0, &mut a, &mut b);
+        pass((600, 600), 1, &mut b, &mut a);
         assert!(a.holds(at(600)) && b.holds(at(600)));
     }
 }

@@ -129,6 +129,10 @@ impl Replica {
             if self.sink.take().is_some() || self.is_end() {
                 self.stable = self.applied;
             }
+            if self.is_end() {
+                // What waited for the former tail need not wait for the next write.
+                self.ack_soon(0);
+            }
         }
         self.follow(now);
         self.tend_fill(now);
