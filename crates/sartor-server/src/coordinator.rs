@@ -39,7 +39,7 @@ pub fn run(config: &CoordinatorConfig) -> Result<(), String> {
     let core = Coordinator::new(now, spec(config), settings, addr, pid, map, MODES);
     let (config, tick_us, log) = (config.clone(), settings.tick_us, logger().map_err(failed)?);
     let mut process = Process { config, poll, links, core, page, tick_us, ticked_us: 0, log, warned: false };
-    process.run().map_err(|error| format!("the coordinator's event loop failed: {error}"))
+    process.run().map_err(|error| format!("the coordinator ends: {error}"))
 }
 
 fn spec(config: &CoordinatorConfig) -> Spec {
@@ -130,7 +130,8 @@ impl Process {
             for action in actions {
                 match action {
                     Action::Persist(map) => {
-                        save_map(&self.config.dir, &map)?;
+                        save_map(&self.config.dir, &map)
+                            .map_err(|error| cannot_write(&self.config.dir, &error))?;
                         for line in changes(self.core.map(), &map) {
                             // Whoever does not read our messages must not stop us.
                             let _ = self.log.try_send(line);
@@ -196,6 +197,14 @@ pub fn load_map(dir: &Path) -> Result<Option<ClusterMap>, String> {
     let map = ClusterMap::from_bytes(bytes.into());
     map.map(Some)
         .map_err(|error| format!("{} is damaged ({}); restore it from a copy", path.display(), error.0))
+}
+
+fn cannot_write(dir: &Path, error: &std::io::Error) -> std::io::Error {
+    let text = format!(
+        "cannot write the cluster map to {}: {error}; nothing is repaired until that works",
+        dir.display()
+    );
+    std::io::Error::new(error.kind(), text)
 }
 
 fn save_map(dir: &Path, map: &ClusterMap) -> std::io::Result<()> {
