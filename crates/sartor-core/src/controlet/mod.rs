@@ -27,7 +27,8 @@ use part::lease::LeaseSettings;
 /// Its store finishes tasks in the order asked for. Messages can be lost, repeated, delayed and
 /// reordered; messages of another epoch never arrive, nor of who is no member and does not join.
 /// `step` never fails and never waits. A [`Input::Wake`] comes with a clock that was read after
-/// everything before it: what may leave only under a lease leaves then.
+/// everything before it: what may leave only under a lease leaves then. All of its state is `Clone`, `Eq` and
+/// `Hash`, so that a model checker can explore it.
 pub trait Controlet: Send {
     /// What it says to the same shard's controlets on other nodes.
     type Message: Wire + Send;
@@ -48,7 +49,7 @@ pub trait Controlet: Send {
 }
 
 /// What happens to a controlet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Input<M> {
     /// A request it takes, of a client here or forwarded.
     Request(Request),
@@ -68,7 +69,7 @@ pub enum Input<M> {
 }
 
 /// What a controlet wants done.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outbox<M> {
     /// Messages to the shard's replicas.
     pub sends: Vec<(NodeId, M)>,
@@ -77,7 +78,7 @@ pub struct Outbox<M> {
 }
 
 /// What a controlet wants done on its own node.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Effects {
     /// For its store, in this order.
     pub tasks: Vec<Task>,
@@ -134,7 +135,7 @@ impl View {
 }
 
 /// How a replica stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Status {
     /// All entries up to here are in its store.
     pub position: Position,
@@ -151,7 +152,7 @@ pub struct Status {
 }
 
 /// How far a fill is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct FillStatus {
     /// Which fill.
     pub since: Epoch,

@@ -39,13 +39,13 @@ pub const MODE: Mode = Mode {
 };
 
 /// A replica under `ms+ec`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MsEc {
     orders: Orders,
     waiters: Vec<Waiter>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Waiter {
     from: From,
     copies: usize,

@@ -40,7 +40,7 @@ pub const MODE: Mode = Mode {
 };
 
 /// A replica under `ms+sc`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct MsSc {
     orders: Orders,
     /// Which keys have writes in flight.

@@ -29,7 +29,7 @@ use repair::{Known, succession_of};
 pub const COORDINATOR: WorkerId = WorkerId { node: NodeId(u16::MAX), worker: 0 };
 
 /// Node to coordinator, again and again: I am alive.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Heartbeat {
     /// Who.
     pub node: NodeId,
@@ -48,7 +48,7 @@ pub struct Heartbeat {
 }
 
 /// How a replica stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ReplicaReport {
     /// The shard.
     pub shard: ShardId,
@@ -59,7 +59,7 @@ pub struct ReplicaReport {
 }
 
 /// Coordinator to node: the answer.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Welcome {
     /// The coordinator's process.
     pub pid: u32,
@@ -74,7 +74,7 @@ pub struct Welcome {
 }
 
 /// A replica that is being filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Repair {
     /// The shard that lacks a copy.
     pub shard: ShardId,
@@ -87,7 +87,7 @@ pub struct Repair {
 }
 
 /// How a node stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeReport {
     /// Which.
     pub node: NodeId,
@@ -100,7 +100,7 @@ pub struct NodeReport {
 }
 
 /// How a node stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeState {
     /// It holds replicas and is heard.
     Up,
@@ -113,7 +113,7 @@ pub enum NodeState {
 }
 
 /// What the cluster should be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Spec {
     /// A number for this cluster, random at its creation.
     pub cluster: u64,
@@ -136,7 +136,7 @@ pub struct Spec {
 }
 
 /// Times of the coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CoordinatorSettings {
     /// A node not heard for so long is down.
     pub down_after_us: Micros,
@@ -151,7 +151,7 @@ impl Default for CoordinatorSettings {
 }
 
 /// What happens to the coordinator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// A frame of a node.
     Frame(Bytes),
@@ -162,7 +162,7 @@ pub enum Event {
 }
 
 /// What it wants done.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Put this map on disk, then say so.
     Persist(ClusterMap),
@@ -171,6 +171,7 @@ pub enum Action {
 }
 
 /// The coordinator's state.
+#[derive(Clone)]
 pub struct Coordinator {
     spec: Spec,
     settings: CoordinatorSettings,
@@ -188,7 +189,7 @@ pub struct Coordinator {
     outdated: Option<Epoch>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Registered {
     heartbeat: Heartbeat,
     heard_us: Micros,
@@ -197,7 +198,7 @@ struct Registered {
 }
 
 /// A node as the rules of repair see it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeView {
     /// Its latest life.
     pub incarnation: Incarnation,

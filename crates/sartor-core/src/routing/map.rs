@@ -7,7 +7,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 /// All that a node must know to route and serve. Only the coordinator makes one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClusterMap {
     /// Tells this cluster from every other.
     pub cluster: u64,
@@ -26,7 +26,7 @@ pub struct ClusterMap {
 }
 
 /// Where a node is reached.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeEntry {
     /// Its index.
     pub id: NodeId,
@@ -37,7 +37,7 @@ pub struct NodeEntry {
 }
 
 /// A named key space.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Table {
     /// Its index.
     pub id: u16,
@@ -52,7 +52,7 @@ pub struct Table {
 }
 
 /// A part of a table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Shard {
     /// Its index.
     pub id: ShardId,

@@ -14,7 +14,7 @@ use alloc::vec::Vec;
 const WINDOW_MAX: u64 = 1 << 20;
 
 /// A request that had an effect, and its answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Answered {
     /// The worker whose client asked.
     pub worker: WorkerId,
@@ -38,7 +38,7 @@ impl Answered {
 }
 
 /// What is known of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Known {
     /// The answer, unless it was too large to keep.
     pub outcome: Option<Outcome>,
@@ -47,13 +47,13 @@ pub struct Known {
 }
 
 /// The answers to the writes of all origins that may still be asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Answers {
     origins: BTreeMap<WorkerId, Origin>,
     bytes: usize,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Origin {
     incarnation: Incarnation,
     /// The number of the first place in `kept`.

@@ -28,7 +28,7 @@ const NEAR_BYTES: usize = 64 << 10;
 const PAGES_PATIENCE: u64 = 5;
 
 /// The side that has the records.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
     /// Who is filled.
     pub joining: Joining,
@@ -44,7 +44,7 @@ pub struct Source {
     total: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Outgoing {
     /// Who does not take it for too long is given up.
     since: Micros,
@@ -158,7 +158,7 @@ impl Source {
 }
 
 /// The side that is filled.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Sink {
     /// Which fill.
     pub since: Epoch,

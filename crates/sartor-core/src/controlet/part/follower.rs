@@ -8,7 +8,7 @@ use crate::time::{Micros, Now};
 use alloc::vec::Vec;
 
 /// Who gets the stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Follower {
     /// Its node.
     pub node: NodeId,

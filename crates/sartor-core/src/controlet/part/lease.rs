@@ -21,7 +21,7 @@ use crate::time::{Micros, Now};
 use alloc::vec::Vec;
 
 /// One member to another, again and again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseMessage {
     /// The sender's clock.
     pub stamp: Micros,

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 /// A message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
     /// Entries, gapless and in order.
     Entries(Entries),
@@ -24,7 +24,7 @@ pub enum Message {
 }
 
 /// Entries on their way.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Entries {
     /// The fill that they belong to; 0 between members.
     pub fill: Epoch,
@@ -35,7 +35,7 @@ pub struct Entries {
 }
 
 /// How far a replica is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ack {
     /// Everything up to here is in its store.
     pub applied: Position,
@@ -49,7 +49,7 @@ pub struct Ack {
 
 /// A page of the source's records, read when the source had applied all up to `at` and nothing more. It is
 /// applied between the entries before and those after, so that no later write or delete is undone by it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Page {
     /// The fill that it belongs to.
     pub fill: Epoch,

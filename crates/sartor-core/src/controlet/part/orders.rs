@@ -12,7 +12,7 @@ use crate::time::{Micros, Now};
 use alloc::collections::VecDeque;
 
 /// A replica, and the requests it has in hand.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Orders {
     /// The replica.
     pub replica: Replica,

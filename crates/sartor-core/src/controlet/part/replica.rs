@@ -24,7 +24,7 @@ use crate::wire::codec::{Reader, Wire};
 use alloc::vec::Vec;
 
 /// Who passes entries on to whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Topology {
     /// Each to the next one; the last one tells what all have.
     Chain,
@@ -33,7 +33,7 @@ pub enum Topology {
 }
 
 /// One replica.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
     /// The members.
     pub view: View,

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
 
 /// An entry, and the request it came from with its answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Ordered {
     /// The entry.
     pub entry: Entry,
@@ -28,7 +28,7 @@ impl Wire for Ordered {
 }
 
 /// A gapless run of encoded entries: pushed at the end, trimmed at the front.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stream {
     /// The sequence of the first entry held, or of the next one to come.
     first: u64,

@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::format;
 
 /// An answer that waits.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Waiting {
     /// What was asked.
     pub request: Request,
@@ -23,7 +23,7 @@ pub struct Waiting {
 }
 
 /// Answers in the order in which they were made.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Answering {
     /// Those that tell of entries which not all have.
     later: VecDeque<Waiting>,
