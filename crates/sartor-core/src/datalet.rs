@@ -60,6 +60,13 @@ pub trait Datalet: Send {
         0
     }
 
+    /// A number that changes when the store has begun anew without what was in it: its process restarted and had
+    /// nothing on disk, or somebody emptied it. Asked after every task, so it should cost nothing; it must tell of
+    /// all that the calls before may have suffered from.
+    fn generation(&self) -> u64 {
+        0
+    }
+
     /// Whether there are no pairs.
     fn is_empty(&mut self) -> Result<bool, DataletError> {
         Ok(self.len()? == 0)

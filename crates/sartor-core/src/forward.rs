@@ -12,6 +12,7 @@
 //! range are settled at the origin: answered, or given up.
 
 use crate::ids::{Incarnation, Position};
+use crate::mutants::{Fault, planted};
 use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request};
 use crate::time::{Micros, Now, millis};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -393,6 +394,9 @@ impl Inbound {
         for request in forwards.requests {
             if request.sequence < self.next {
                 self.answer_again(request.sequence);
+                if planted(Fault::TakeTwice) {
+                    fresh.push(request);
+                }
             } else if !gap {
                 self.next = request.sequence + 1;
                 self.taken.insert(request.sequence, Kept::Pending);

@@ -12,6 +12,7 @@
 
 use crate::datalet::{Cursor, Datalet, DataletError, Page};
 use crate::ids::{Epoch, Position};
+use crate::mutants::{Fault, planted};
 use crate::operation::{
     Action, Batch, Change, Context, Failure, FailureKind, Old, Op, Outcome, Request, Scan, Version, evaluate,
 };
@@ -37,6 +38,8 @@ pub enum Task {
     Apply(Entry),
     /// Remove up to `limit` records past their deadline, as one entry of this epoch.
     Expire(Epoch, usize),
+    /// Nothing but to see whether the store still has what was in it.
+    Check,
     /// Read a page of records from here on, about so many bytes, for this fill of another replica.
     Walk(Epoch, Cursor, usize),
     /// Take records of a walk elsewhere, in this fill. With a position, everything here goes first, and the
@@ -55,6 +58,8 @@ pub enum Done {
     Applied(Position),
     /// Removed, if any; `more` are due already.
     Expired(Option<Entry>, bool),
+    /// The store is what it was.
+    Checked,
     /// A page for that fill, as it was at the position that the replica had reached.
     Walked(Epoch, Walked),
     /// The records of that fill are here.
@@ -70,11 +75,21 @@ impl Done {
     }
 }
 
+impl Done {
+    fn into_request(self) -> Option<Request> {
+        match self {
+            Done::Evaluated(request, ..) | Done::Read(request, _) => Some(request),
+            Done::Broken(request, _) => request,
+            Done::Applied(_) | Done::Expired(..) | Done::Checked | Done::Walked(..) | Done::Filled(_) => None,
+        }
+    }
+}
+
 impl Task {
     fn into_request(self) -> Option<Request> {
         match self {
             Task::Evaluate(request, _) | Task::Read(request) => Some(request),
-            Task::Apply(_) | Task::Expire(..) | Task::Walk(..) | Task::Fill(..) => None,
+            Task::Apply(_) | Task::Expire(..) | Task::Check | Task::Walk(..) | Task::Fill(..) => None,
         }
     }
 }
@@ -188,6 +203,8 @@ pub struct Keeper {
     broken: Option<DataletError>,
     /// There is no memory for more.
     full: bool,
+    /// The life of the store that holds the records.
+    generation: u64,
 }
 
 /// An operation on one key, decided or not for us to decide.
@@ -209,6 +226,7 @@ impl Keeper {
 
     fn new(shelf: Shelf, limits: KeeperLimits) -> Keeper {
         Keeper {
+            generation: shelf.generation(),
             shelf,
             position: Position::ZERO,
             deadlines: Deadlines::default(),
@@ -257,11 +275,22 @@ impl Keeper {
         self.full = full;
     }
 
-    /// Runs one task. Once the store has failed it is not asked again.
+    /// Runs one task. Once the store has failed it is not asked again; nor once it came back empty, which
+    /// is looked at after the task: its result may be due to that.
     pub fn run(&mut self, now: Now, task: Task) -> Done {
         if let Some(error) = &self.broken {
             return broken(task.into_request(), error);
         }
+        let done = self.run_unchecked(now, task);
+        let same = self.shelf.generation() == self.generation || planted(Fault::IgnoreGeneration);
+        if same || self.broken.is_some() {
+            return done;
+        }
+        let text = "the datalet lost what was in it: it restarted, or was emptied by somebody else";
+        self.fail(done.into_request(), DataletError::Failed(text.into()))
+    }
+
+    fn run_unchecked(&mut self, now: Now, task: Task) -> Done {
         match task {
             Task::Evaluate(request, epoch) => self.evaluate(now, request, epoch),
             Task::Read(request) => self.read(now, request),
@@ -276,6 +305,7 @@ impl Keeper {
                 Ok((entry, more)) => Done::Expired(entry, more),
                 Err(error) => self.fail(None, error),
             },
+            Task::Check => Done::Checked,
             Task::Walk(fill, cursor, bytes_max) => match self.walk(cursor, bytes_max) {
                 Ok(walked) => Done::Walked(fill, walked),
                 Err(error) => self.fail(None, error),
@@ -482,6 +512,9 @@ impl Keeper {
     fn is_unchanged(&mut self, now: Now, key: &Bytes, version: Version) -> Result<bool, DataletError> {
         let mut found = None;
         self.shelf.get(key, &mut |meta, _| found = Some(meta))?;
+        if planted(Fault::WatchIgnored) {
+            return Ok(true);
+        }
         Ok(match version {
             Version::Written(at) => {
                 found.is_some_and(|meta| meta.version == at && !meta.is_dead(now.unix_ms))
@@ -496,8 +529,12 @@ impl Keeper {
             self.position.sequence + 1,
             "entries are applied in order, without a gap"
         );
-        for write in entry.writes.as_slice() {
-            self.write(write, entry.position)?;
+        for (place, write) in entry.writes.as_slice().iter().enumerate() {
+            if place > 0 && planted(Fault::TornBatch) {
+                break;
+            }
+            let forever = planted(Fault::LoseDeadlines).then(|| without_deadline(write));
+            self.write(forever.as_ref().unwrap_or(write), entry.position)?;
         }
         self.position = entry.position;
         Ok(())
@@ -607,6 +644,15 @@ fn outcome_of(verdict: Verdict) -> Option<Outcome> {
     }
 }
 
+/// A planted fault: the record never expires.
+fn without_deadline(write: &Write) -> Write {
+    let mut write = write.clone();
+    if let Write::Put { deadline_ms, .. } = &mut write {
+        *deadline_ms = None;
+    }
+    write
+}
+
 fn broken(request: Option<Request>, error: &DataletError) -> Done {
     Done::Broken(request, Failure { kind: FailureKind::Data, text: format!("{error}").into() })
 }
@@ -619,6 +665,10 @@ struct Shelf {
 }
 
 impl Shelf {
+    fn generation(&self) -> u64 {
+        self.store.generation().wrapping_add(self.metas.as_ref().map_or(0, |metas| metas.generation()))
+    }
+
     fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Meta, &[u8])) -> Result<(), DataletError> {
         let Some(metas) = &mut self.metas else {
             let mut foreign = false;

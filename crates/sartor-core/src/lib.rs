@@ -27,6 +27,7 @@ pub mod datalet;
 pub mod forward;
 pub mod ids;
 pub mod keeper;
+pub mod mutants;
 pub mod node;
 pub mod operation;
 pub mod random;

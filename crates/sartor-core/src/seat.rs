@@ -37,7 +37,7 @@ pub fn view_of(shard: &Shard, me: Member) -> View {
         members.retain(|member| member.node != me.node);
     }
     let joining = joining.filter(|joining| joining.member.node != me.node || joining.member == me);
-    View { shard: shard.id, epoch: shard.epoch, me: me.node, members, joining }
+    View { shard: shard.id, epoch: shard.epoch, me: me.node, members, joining, born: shard.born }
 }
 
 impl Seat {
@@ -88,9 +88,12 @@ impl Seat {
     }
 
     /// Whether a new view can be had by this replica, or only by one that begins anew: a member that is no
-    /// longer one has fallen behind.
+    /// longer one has fallen behind, and what was before the shard began anew is gone.
     pub fn goes_on(&self, view: &View) -> bool {
-        !self.ended && view.includes_me() && (view.is_member() || !self.view.is_member())
+        !self.ended
+            && view.born == self.view.born
+            && view.includes_me()
+            && (view.is_member() || !self.view.is_member())
     }
 
     /// The members have changed. Where this replica cannot go on, it ends.

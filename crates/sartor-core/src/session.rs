@@ -7,6 +7,7 @@
 //! turns the lane at once, and takes the near reads behind it along.
 
 use crate::ids::{Position, ShardId};
+use crate::mutants::{Fault, planted};
 use crate::operation::{Op, Request, SessionId};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -89,7 +90,7 @@ impl Lane {
         let way = if self.away == 0 && near(&request) { Way::Near } else { Way::Away };
         let waits = match way {
             Way::Near => must_be_free && self.near > 0,
-            Way::Away => self.near > 0 || (must_be_free && self.away > 0),
+            Way::Away => (self.near > 0 && !planted(Fault::Overtake)) || (must_be_free && self.away > 0),
         };
         if waits || !self.parked.is_empty() {
             self.parked.push_back(request);
@@ -123,7 +124,7 @@ impl Lane {
     /// Whether a near read's answer from this place comes too late: an earlier one went away, and will
     /// tell, or has told, of a newer place.
     pub fn must_turn(&self, position: Position) -> bool {
-        self.away > 0 || position < self.seen
+        (self.away > 0 || position < self.seen) && !planted(Fault::ForgetFloor)
     }
 
     /// The parked requests in order, to be admitted again.

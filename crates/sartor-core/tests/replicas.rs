@@ -79,6 +79,7 @@ fn view(epoch: u64, me: u16, members: &[u16], joining: Option<(u16, u64)>) -> Vi
         me: NodeId(me),
         members: members.iter().map(|node| member(*node)).collect(),
         joining: joining.map(|(node, since)| Joining { member: member(node), since: Epoch(since) }),
+        born: Epoch(1),
     }
 }
 

@@ -101,7 +101,11 @@ fn answered(world: &World) -> Result<(), String> {
 
 /// Where nothing stood still, a request is answered or given up in time.
 fn timely(world: &World) -> Result<(), String> {
-    let paused = world.plan.faults.iter().any(|fault| matches!(fault.kind, FaultKind::Pause(_)));
+    let paused = world
+        .plan
+        .faults
+        .iter()
+        .any(|fault| matches!(fault.kind, FaultKind::Pause(_) | FaultKind::StoreStall(_)));
     for asked in world.clients.iter().flat_map(|client| &client.asked).filter(|_| !paused) {
         let (from, to) = asked.times;
         if asked.answer.is_some() && to > from + TIMEOUT_US + SLACK_US {
@@ -145,12 +149,12 @@ fn was_asked_again(world: &World, asked: &Asked) -> bool {
     views.any(|(_, at)| *at + VIEW_US > from && *at < to)
 }
 
-/// Until the last node has heard of a view, where the network is whole.
-const VIEW_US: Micros = millis(5000);
+/// Until the last node has heard of a view: the longest pause, and a bit.
+const VIEW_US: Micros = millis(17_000);
 
 /// Whether such a failure tells nothing of any place in the history.
 pub fn has_no_place(kind: FailureKind) -> bool {
-    matches!(kind, FailureKind::Retry | FailureKind::Uncertain)
+    matches!(kind, FailureKind::Retry | FailureKind::Uncertain | FailureKind::Data)
 }
 
 /// Values are unique, so equal operations are the same request.
@@ -339,12 +343,18 @@ fn unchanged(batch: &Batch, history: &[&Record], until: u64) -> Result<(), Strin
     Ok(())
 }
 
+/// How many copies there can be: two nodes that do not reach each other cannot both hold one.
+fn copies(world: &World) -> usize {
+    let apart = usize::from(world.plan.lasting.is_some());
+    usize::from(world.plan.copies).min(world.machines.len() - apart)
+}
+
 /// Each shard's length and digest, by its history, against what its replicas hold.
 fn converged(world: &mut World, wanted: &BTreeMap<ShardId, (u64, u64)>) -> Result<(), String> {
     let map = world.map().cloned().ok_or("there never was a map")?;
     for shard in &map.shards {
         let id = shard.id.0;
-        if shard.members.len() != usize::from(world.plan.copies) || shard.joining.is_some() {
+        if shard.members.len() != copies(world) || shard.joining.is_some() {
             return Err(format!("shard {id} is not repaired: {:?}, {:?}", shard.members, shard.joining));
         }
         let (length, wants) = wanted[&shard.id];

@@ -9,7 +9,9 @@
 
 pub mod check;
 pub mod client;
+pub mod flaky;
 pub mod linear;
+pub mod met;
 pub mod net;
 pub mod plan;
 pub mod world;
@@ -47,8 +49,21 @@ pub struct Summary {
     pub faults: u64,
     /// Simulated milliseconds.
     pub simulated_ms: u64,
+    /// Which faults met whom in which phase.
+    pub met: met::Met,
     /// A number that two runs share only if all happened equally.
     pub trace: u64,
+}
+
+impl Summary {
+    /// Adds what another run did.
+    pub fn add(&mut self, other: &Summary) {
+        self.operations += other.operations;
+        self.succeeded += other.succeeded;
+        self.faults += other.faults;
+        self.simulated_ms += other.simulated_ms;
+        self.met.add(&other.met);
+    }
 }
 
 /// Runs one seed: what it did, or what it broke.

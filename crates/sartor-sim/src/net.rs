@@ -2,14 +2,19 @@
 
 use crate::plan::FaultKind;
 use sartor_core::random::Random;
-use sartor_core::time::Micros;
+use sartor_core::time::{Micros, millis};
+
+/// How late a message may come at most.
+const LATE_US: Micros = millis(8000);
 
 /// The state of the network.
 #[derive(Clone, Debug, Default)]
 pub struct Net {
     faults: Vec<FaultKind>,
-    /// Nothing goes wrong any more.
+    /// Nothing goes wrong any more, but for a link that is dead for ever.
     pub healed: bool,
+    /// That link.
+    pub lasting: Option<FaultKind>,
 }
 
 impl Net {
@@ -27,24 +32,28 @@ impl Net {
 
     /// How long after it was sent each copy of a message arrives; none if it is lost.
     pub fn copies(&self, random: &mut Random, from: u16, to: u16) -> Vec<Micros> {
-        let (mut loss, mut duplication, mut delay) = (1, 1, 0);
+        if self.lasting.is_some_and(|fault| fault.cuts(from, to)) {
+            return Vec::new();
+        }
+        if self.healed {
+            return vec![random.between(50, 1000)];
+        }
+        let (mut loss, mut duplication, mut delay, mut late) = (1, 1, 0, 0);
         for fault in &self.faults {
             match *fault {
                 FaultKind::Loss(percent) => loss = loss.max(percent),
                 FaultKind::Duplication(percent) => duplication = duplication.max(percent),
                 FaultKind::Delay(by) => delay = delay.max(by),
-                FaultKind::Isolation(node) if node == from || node == to => loss = 100,
-                FaultKind::OneWayCut(a, b) if (a, b) == (from, to) => loss = 100,
+                FaultKind::Late(percent) => late = late.max(percent),
+                cut if cut.cuts(from, to) => loss = 100,
                 _ => {}
             }
-        }
-        if self.healed {
-            return vec![random.between(50, 1000)];
         }
         if random.percent(loss) {
             return Vec::new();
         }
         let count = if random.percent(duplication) { 2 } else { 1 };
-        (0..count).map(|_| random.between(50, 2000) + random.below(delay + 1)).collect()
+        let longer = if random.percent(late) { LATE_US } else { delay };
+        (0..count).map(|_| random.between(50, 2000) + random.below(longer + 1)).collect()
     }
 }

@@ -110,6 +110,8 @@ pub struct View {
     pub members: Vec<Member>,
     /// Who is being filled, or has joined by this view.
     pub joining: Option<Joining>,
+    /// When the shard last began, empty: what was before is gone.
+    pub born: Epoch,
 }
 
 impl View {
@@ -149,6 +151,8 @@ pub struct Status {
     pub fill: Option<FillStatus>,
     /// Whom it fills is too slow for the stream, and must be filled from the start.
     pub fill_failed: bool,
+    /// Members that it cannot reach, or that cannot reach it.
+    pub deaf: Vec<NodeId>,
 }
 
 /// How far a fill is.

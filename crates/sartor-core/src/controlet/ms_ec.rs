@@ -22,6 +22,7 @@ use super::part::replica::Topology;
 use super::{Controlet, Effects, Input, Mode, Outbox, Promise, Settings, Status, Succession, View, erase};
 use crate::ids::Position;
 use crate::keeper::{Done, Task};
+use crate::mutants::{Fault, planted};
 use crate::operation::{Consistency, From, Op, Outcome, Request};
 use crate::time::{Micros, Now, millis};
 use alloc::vec::Vec;
@@ -126,7 +127,9 @@ impl Controlet for MsEc {
     fn takes(&self, request: &Request) -> bool {
         let replica = &self.orders.replica;
         let reads = !request.op.is_write() && !matches!(request.op, Op::Wait { .. });
-        let fresh = request.floor <= replica.submitted || request.consistency == Consistency::Eventual;
+        let fresh = request.floor <= replica.submitted
+            || request.consistency == Consistency::Eventual
+            || planted(Fault::ForgetFloor);
         self.orders.is_head() || (reads && fresh && replica.view.is_member() && !replica.lost)
     }
 

@@ -20,6 +20,7 @@ use super::part::orders::Orders;
 use super::part::replica::Topology;
 use super::{Controlet, Effects, Input, Mode, Outbox, Promise, Settings, Status, Succession, View, erase};
 use crate::keeper::{Done, Entry, Task};
+use crate::mutants::{Fault, planted};
 use crate::operation::{Consistency, From, Op, Outcome, Request};
 use crate::time::{Micros, Now};
 
@@ -86,7 +87,9 @@ impl MsSc {
                 }
                 self.orders.answer(now, request, outcome, self.orders.replica.applied, needs);
             }
-            Some(Done::Read(request, Some(outcome))) if request.consistency == Consistency::Eventual => {
+            Some(Done::Read(request, Some(outcome)))
+                if request.consistency == Consistency::Eventual || planted(Fault::ReadUncommitted) =>
+            {
                 out.reads.push((request, outcome, self.orders.replica.applied));
             }
             Some(Done::Read(request, Some(outcome))) => {
@@ -119,7 +122,11 @@ impl Controlet for MsSc {
                     self.marks = Marks::default();
                 }
                 let marks = &mut self.marks;
-                let note = |entry: &Entry| marks.note(entry.position.sequence, entry.writes.as_slice());
+                let note = |entry: &Entry| {
+                    if !planted(Fault::MarksForgotten) {
+                        marks.note(entry.position.sequence, entry.writes.as_slice());
+                    }
+                };
                 self.orders.on_peer(now, from, message, &mut out.effects, note);
             }
             Input::Left(member) => self.orders.replica.on_left(now, member),

@@ -2,7 +2,7 @@
 
 use super::{COORDINATOR, Heartbeat, NodeReport, NodeState, Repair, ReplicaReport, Welcome};
 use crate::controlet::Status;
-use crate::ids::{Epoch, ShardId, WorkerId};
+use crate::ids::{Epoch, NodeId, ShardId, WorkerId};
 use crate::routing::map::{ClusterMap, Member};
 use crate::time::{Micros, Now, millis};
 use crate::wire::codec::Wire;
@@ -37,6 +37,8 @@ pub struct Agent {
     addr: String,
     reports: Vec<NodeReport>,
     repairs: Vec<Repair>,
+    /// Nodes to be tried, and when each last answered.
+    tried: Vec<(NodeId, Option<Micros>)>,
     /// When to look whether there are news that cannot wait.
     look_us: Micros,
 }
@@ -45,7 +47,8 @@ impl Agent {
     /// Speaks for the node that `me` describes.
     pub fn new(me: Heartbeat, settings: AgentSettings) -> Agent {
         let (addr, reports, repairs) = (String::new(), Vec::new(), Vec::new());
-        Agent { settings, me, next_us: 0, heard_us: None, pid: 0, addr, reports, repairs, look_us: 0 }
+        let tried = Vec::new();
+        Agent { settings, me, next_us: 0, heard_us: None, pid: 0, addr, reports, repairs, tried, look_us: 0 }
     }
 
     /// When it wants to be called.
@@ -98,8 +101,9 @@ impl Agent {
         self.look_us = now.steady_us + LOOK_EVERY_US;
         let replicas = replicas();
         let news = |report: &ReplicaReport| {
-            let Status { lost, proven, ref cut, fill, fill_failed, .. } = report.status;
-            (report.shard, report.epoch, lost, proven, cut.clone(), fill.map(|fill| fill.ready), fill_failed)
+            let Status { lost, proven, ref cut, ref deaf, fill, fill_failed, .. } = report.status;
+            let fill = fill.map(|fill| fill.ready);
+            (report.shard, report.epoch, lost, proven, cut.clone(), fill, fill_failed, deaf.clone())
         };
         if now.steady_us < self.next_us && replicas.iter().map(news).eq(self.me.replicas.iter().map(news)) {
             return;
@@ -107,14 +111,30 @@ impl Agent {
         self.next_us = now.steady_us + self.settings.heartbeat_every_us;
         self.me.map_epoch = map_epoch;
         self.me.replicas = replicas;
-        let header = Header {
-            kind: Kind::Heartbeat,
-            from: WorkerId { node: self.me.node, worker: 0 },
-            incarnation: self.me.incarnation,
-            shard: ShardId(0),
-            epoch: Epoch(0),
-        };
-        sends.push((COORDINATOR, header.frame(|frame| self.me.encode(frame))));
+        let every_us = self.settings.heartbeat_every_us;
+        let answers =
+            |(_, at): &&(NodeId, Option<Micros>)| at.is_some_and(|at| now.steady_us < at + 2 * every_us);
+        self.me.reached = self.tried.iter().filter(answers).map(|(node, _)| *node).collect();
+        sends.push((COORDINATOR, self.header(Kind::Heartbeat).frame(|frame| self.me.encode(frame))));
+        let ping = self.header(Kind::Ping).frame(|_| {});
+        sends.extend(self.tried.iter().map(|(node, _)| (WorkerId { node: *node, worker: 0 }, ping.clone())));
+    }
+
+    fn header(&self, kind: Kind) -> Header {
+        let from = WorkerId { node: self.me.node, worker: 0 };
+        Header { kind, from, incarnation: self.me.incarnation, shard: ShardId(0), epoch: Epoch(0) }
+    }
+
+    /// Another node wants to know whether it is heard.
+    pub fn on_ping(&self, from: WorkerId, sends: &mut Vec<(WorkerId, Bytes)>) {
+        sends.push((from, self.header(Kind::Pong).frame(|_| {})));
+    }
+
+    /// A node that was tried has answered.
+    pub fn on_pong(&mut self, now: Now, from: NodeId) {
+        if let Some((_, at)) = self.tried.iter_mut().find(|(node, _)| *node == from) {
+            *at = Some(now.steady_us);
+        }
     }
 
     /// The coordinator answered: the map, if it is a newer one.
@@ -125,6 +145,10 @@ impl Agent {
         self.addr = welcome.addr;
         self.reports = welcome.nodes;
         self.repairs = welcome.repairs;
+        let before = core::mem::take(&mut self.tried);
+        let known = |node: NodeId| before.iter().find(|(tried, _)| *tried == node).and_then(|(_, at)| *at);
+        let mine = welcome.estranged.iter().filter(|(low, _)| *low == self.me.node);
+        self.tried = mine.map(|(_, high)| (*high, known(*high))).collect();
         welcome.map
     }
 }

@@ -11,9 +11,11 @@
 
 use crate::controlet::{Mode, Status, Succession, mode};
 pub mod agent;
+pub mod estranged;
 pub mod repair;
 
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId, WorkerId};
+use crate::mutants::{Fault, planted};
 use crate::routing::map::{ClusterMap, Member, NodeEntry, Shard, Table, even_slots};
 use crate::time::{Micros, Now, millis};
 use crate::wire::codec::Wire;
@@ -23,6 +25,7 @@ use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use estranged::Estranged;
 use repair::{Known, succession_of};
 
 /// The coordinator's address among workers.
@@ -45,6 +48,8 @@ pub struct Heartbeat {
     pub peer_addr: String,
     /// How its replicas stand.
     pub replicas: Vec<ReplicaReport>,
+    /// Of those it was asked to try: who answers.
+    pub reached: Vec<NodeId>,
 }
 
 /// How a replica stands.
@@ -71,6 +76,8 @@ pub struct Welcome {
     pub repairs: Vec<Repair>,
     /// The map, if the node has an older one.
     pub map: Option<ClusterMap>,
+    /// Nodes that could not reach each other, the lower number first: it is to try again and again.
+    pub estranged: Vec<(NodeId, NodeId)>,
 }
 
 /// A replica that is being filled.
@@ -187,6 +194,7 @@ pub struct Coordinator {
     attended_us: Micros,
     /// A node has a newer map than the one on disk here: somebody restored an old one.
     outdated: Option<Epoch>,
+    estranged: Estranged,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -235,6 +243,7 @@ impl Coordinator {
             modes,
             attended_us,
             outdated,
+            estranged: Estranged::new(settings.down_after_us),
         }
     }
 
@@ -282,6 +291,7 @@ impl Coordinator {
         let since_us = same.map_or(now.steady_us, |known| known.since_us);
         // News of replicas need not wait for the next look.
         let news = same.is_none_or(|known| known.heartbeat.replicas != heartbeat.replicas);
+        self.estranged.on_heartbeat(now, &heartbeat);
         self.nodes.insert(node, Registered { heartbeat, heard_us: now.steady_us, since_us });
         if news {
             self.maybe_change(now, out);
@@ -305,9 +315,17 @@ impl Coordinator {
         }
         let next = match &self.map {
             None => self.first_map(),
-            Some(map) => self.next_map(now, map),
+            Some(map) => {
+                let nodes = self.nodes.iter().map(|(id, node)| (*id, self.node_view(now, node))).collect();
+                self.estranged.find(&nodes, map);
+                self.next_map(now, map, &nodes)
+            }
         };
         if let Some(map) = next {
+            if planted(Fault::SendBeforePersist) {
+                let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
+                out.extend(nodes.into_iter().map(|node| self.welcome(now, node, Some(&map))));
+            }
             out.push(Action::Persist(map.clone()));
             self.next = Some(map);
         }
@@ -373,16 +391,15 @@ impl Coordinator {
     }
 
     /// The map that follows from what is known of the nodes, if it differs.
-    fn next_map(&self, now: Now, map: &ClusterMap) -> Option<ClusterMap> {
+    fn next_map(&self, now: Now, map: &ClusterMap, nodes: &BTreeMap<NodeId, NodeView>) -> Option<ClusterMap> {
         let mut next = map.clone();
         next.epoch = Epoch(map.epoch.0 + 1);
         let moved = self.follow_addresses(&mut next);
-        let repaired = self.repair_shards(now, &mut next);
+        let repaired = self.repair_shards(now, &mut next, nodes);
         (moved || repaired).then_some(next)
     }
 
-    fn repair_shards(&self, now: Now, next: &mut ClusterMap) -> bool {
-        let nodes = self.nodes.iter().map(|(id, node)| (*id, self.node_view(now, node))).collect();
+    fn repair_shards(&self, now: Now, next: &mut ClusterMap, nodes: &BTreeMap<NodeId, NodeView>) -> bool {
         let mut load: BTreeMap<NodeId, usize> = BTreeMap::new();
         for shard in &next.shards {
             let joining = shard.joining.map(|joining| joining.member);
@@ -396,7 +413,8 @@ impl Coordinator {
             next.shards.iter().filter_map(|s| next.table_of(s)).map(|t| usize::from(t.copies)).sum();
         let (epoch, load_max) = (next.epoch, wanted.div_ceil(holders));
         let (heard_all, succession) = (self.is_silent(now, 0), Succession::Next);
-        let mut known = Known { nodes: &nodes, heard_all, load, load_max, epoch, copies: 0, succession };
+        let estranged = &self.estranged;
+        let mut known = Known { nodes, heard_all, load, load_max, epoch, copies: 0, succession, estranged };
         let mut changed = false;
         let tables = next.tables.clone();
         for shard in &mut next.shards {
@@ -463,6 +481,11 @@ impl Coordinator {
         NodeReport { node, pid, incarnation, state }
     }
 
+    /// Nodes that cannot reach each other, as far as is known.
+    pub fn estranged(&self) -> Vec<(NodeId, NodeId)> {
+        self.estranged.pairs()
+    }
+
     /// What is being repaired, and how far it is.
     pub fn repairs(&self) -> Vec<Repair> {
         let shards = self.map.iter().flat_map(|map| &map.shards);
@@ -481,7 +504,8 @@ impl Coordinator {
 
     fn welcome(&self, now: Now, node: NodeId, map: Option<&ClusterMap>) -> Action {
         let (addr, nodes, repairs) = (self.addr.clone(), self.reports(now), self.repairs());
-        let welcome = Welcome { pid: self.pid, addr, nodes, repairs, map: map.cloned() };
+        let estranged = self.estranged.pairs();
+        let welcome = Welcome { pid: self.pid, addr, nodes, repairs, map: map.cloned(), estranged };
         let header = Header {
             kind: Kind::Welcome,
             from: COORDINATOR,

@@ -9,9 +9,11 @@
 //! it has the promises of all others and all that they had; until then the others alone know everything, so if one of
 //! them fails, the newcomer starts over.
 
-use super::NodeView;
+use super::estranged::Estranged;
+use super::{NodeView, ReplicaReport};
 use crate::controlet::{Mode, Succession};
 use crate::ids::{Epoch, NodeId};
+use crate::mutants::{Fault, planted};
 use crate::routing::map::{Joining, Member, Shard};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -32,6 +34,8 @@ pub struct Known<'a> {
     pub copies: usize,
     /// The shard's mode.
     pub succession: Succession,
+    /// Nodes that cannot reach each other.
+    pub estranged: &'a Estranged,
 }
 
 /// Who becomes the first member in a mode, if it is known.
@@ -53,9 +57,21 @@ impl Known<'_> {
     }
 
     /// What a member said of its replica in the shard's present view.
-    fn report(&self, shard: &Shard, member: Member) -> Option<&super::ReplicaReport> {
-        let node = self.nodes.get(&member.node).filter(|node| node.incarnation == member.incarnation)?;
-        node.replicas.iter().find(|report| report.shard == shard.id && report.epoch == shard.epoch)
+    fn report(&self, shard: &Shard, member: Member) -> Option<&ReplicaReport> {
+        report_of(self.nodes, shard, member)
+    }
+
+    /// Of members that cannot reach each other, the one that must go: who is not proven, else who misses the most
+    /// nodes, else the last one.
+    fn outcast(&self, shard: &Shard) -> Option<Member> {
+        let newcomer = newcomer(shard);
+        let alive = || shard.members.iter().filter(|member| self.is_alive(**member));
+        let parted = |member: &Member| alive().any(|other| self.estranged.are_deaf(member.node, other.node));
+        let standing = |(place, member): &(usize, Member)| {
+            (Some(*member) == newcomer, self.estranged.missed_by(member.node), *place)
+        };
+        let parted = alive().copied().filter(parted).collect::<Vec<_>>();
+        parted.into_iter().enumerate().max_by_key(standing).map(|(_, member)| member)
     }
 
     /// Whether a member has its data, and keeps up.
@@ -65,7 +81,12 @@ impl Known<'_> {
         let given_up = others.any(|other| {
             self.report(shard, *other).is_some_and(|report| report.status.cut.contains(&member.node))
         });
-        self.is_alive(member) && !lost && !given_up
+        self.is_alive(member) && (!lost || planted(Fault::LostStoreStays)) && !given_up
+    }
+
+    /// Whether some member does not reach a node.
+    fn is_parted(&self, members: &[Member], node: NodeId) -> bool {
+        members.iter().any(|member| self.estranged.are(member.node, node))
     }
 
     /// The shard's next state; false if it stays as it is.
@@ -73,17 +94,25 @@ impl Known<'_> {
         self.restart(shard)
             || self.remove_failed(shard)
             || self.prove(shard)
-            || self.join(shard)
             || self.give_up_fill(shard)
+            || self.join(shard)
             || self.begin_fill(shard)
     }
 
-    /// A shard of which every member that knows everything began another life has lost its data: it begins anew, empty,
-    /// on the same nodes. While any of them may still live, it waits.
+    /// Whether a member's data is gone for certain: its process began another life, or its store came back empty or
+    /// failed.
+    fn is_gone(&self, shard: &Shard, member: Member) -> bool {
+        self.is_over(member) || self.report(shard, member).is_some_and(|report| report.status.lost)
+    }
+
+    /// A shard of which the data is gone at every member that knew everything begins anew, empty, on the same nodes.
+    /// While any of them may still have it, it waits.
     fn restart(&self, shard: &mut Shard) -> bool {
         let newcomer = newcomer(shard);
         let mut knowing = shard.members.iter().filter(|member| Some(**member) != newcomer);
-        if !knowing.all(|member| self.is_over(*member)) {
+        if !knowing.clone().all(|member| self.is_gone(shard, *member))
+            && !(planted(Fault::RestartWhileAlive) && knowing.any(|member| self.is_gone(shard, *member)))
+        {
             return false;
         }
         let again = |member: &Member| {
@@ -102,12 +131,14 @@ impl Known<'_> {
 
     fn remove_failed(&self, shard: &mut Shard) -> bool {
         let newcomer = newcomer(shard);
-        let sound = |member: &Member| self.is_sound(shard, *member);
+        let outcast = self.outcast(shard);
+        let sound = |member: &Member| self.is_sound(shard, *member) && Some(*member) != outcast;
         let stays: Vec<Member> = shard.members.iter().copied().filter(sound).collect();
         if stays.len() == shard.members.len() {
             return false;
         }
         // Without the view before, nobody is known to have everything.
+        let newcomer = newcomer.filter(|_| !planted(Fault::NewcomerIsHeir));
         let mut members: Vec<Member> = stays.into_iter().filter(|member| Some(*member) != newcomer).collect();
         if members.is_empty() {
             return false;
@@ -120,10 +151,17 @@ impl Known<'_> {
                 members[..=best].rotate_right(1);
             }
         }
+        if planted(Fault::WrongHeir) && members.first() != shard.members.first() {
+            members.reverse();
+        }
+        let epoch = if planted(Fault::ReuseEpoch) { shard.epoch } else { self.epoch };
         // Whoever is being filled has another source now, or another stream: it starts over.
         let joining = shard.joining.map(|joining| Joining { since: self.epoch, ..joining });
-        let joining = joining.filter(|joining| self.is_alive(joining.member));
-        *shard = Shard { members, epoch: self.epoch, joining, ..shard.clone() };
+        let fits = |joining: &Joining| {
+            self.is_alive(joining.member) && !self.is_parted(&members, joining.member.node)
+        };
+        let joining = joining.filter(fits);
+        *shard = Shard { members, epoch, joining, ..shard.clone() };
         true
     }
 
@@ -131,7 +169,7 @@ impl Known<'_> {
     /// member serves would not show the second.
     fn prove(&self, shard: &mut Shard) -> bool {
         let report = newcomer(shard).and_then(|member| self.report(shard, member));
-        let counts = report.is_some_and(|report| report.status.proven);
+        let counts = report.is_some_and(|report| report.status.proven || planted(Fault::NewcomerCounts));
         if counts {
             shard.joining = None;
         }
@@ -164,7 +202,8 @@ impl Known<'_> {
             })
         };
         let lost = self.report(shard, joining.member).is_some_and(|report| report.status.lost);
-        let ends = lost || !self.is_alive(joining.member) || shard.members.iter().any(failed);
+        let parted = self.is_parted(&shard.members, joining.member.node);
+        let ends = lost || parted || !self.is_alive(joining.member) || shard.members.iter().any(failed);
         if ends {
             shard.joining = None;
         }
@@ -178,7 +217,8 @@ impl Known<'_> {
             return false;
         }
         let holds = |node: NodeId| shard.members.iter().any(|member| member.node == node);
-        let free = self.nodes.iter().filter(|(id, node)| !node.silent && !holds(**id));
+        let fits = |node: NodeId| !holds(node) && !self.is_parted(&shard.members, node);
+        let free = self.nodes.iter().filter(|(id, node)| !node.silent && fits(**id));
         let best = free.min_by_key(|(id, node)| {
             let load = self.load.get(id).copied().unwrap_or(0);
             (load.saturating_sub(self.load_max.saturating_sub(1)), node.since_us, **id)
@@ -189,6 +229,16 @@ impl Known<'_> {
         *self.load.entry(id).or_default() += 1;
         true
     }
+}
+
+/// What a member said of its replica in the shard's present view.
+pub fn report_of<'a>(
+    nodes: &'a BTreeMap<NodeId, NodeView>,
+    shard: &Shard,
+    member: Member,
+) -> Option<&'a ReplicaReport> {
+    let node = nodes.get(&member.node).filter(|node| node.incarnation == member.incarnation)?;
+    node.replicas.iter().find(|report| report.shard == shard.id && report.epoch == shard.epoch)
 }
 
 /// A member that has joined by this view and is not proven.
@@ -202,6 +252,7 @@ mod tests {
     use crate::controlet::{FillStatus, Status};
     use crate::coordinator::ReplicaReport;
     use crate::ids::{Incarnation, Position, ShardId};
+    use crate::routing::map::ClusterMap;
     use alloc::vec;
 
     fn member(node: u16) -> Member {
@@ -228,8 +279,9 @@ mod tests {
 
     fn repair(shard: &mut Shard, nodes: &BTreeMap<NodeId, NodeView>, succession: Succession) -> bool {
         let load = BTreeMap::new();
-        let heard_all = true;
-        Known { nodes, heard_all, load, load_max: 3, epoch: Epoch(6), copies: 3, succession }.repair(shard)
+        let estranged = &Estranged::new(0);
+        let (heard_all, load_max, epoch, copies) = (true, 3, Epoch(6), 3);
+        Known { nodes, heard_all, load, load_max, epoch, copies, succession, estranged }.repair(shard)
     }
 
     fn at(sequence: u64) -> Option<Status> {
@@ -257,8 +309,9 @@ mod tests {
         let mut known = nodes([at(9), at(9), at(9), at(0)]);
         known.retain(|node, _| node.0 == 0);
         let (load, succession, epoch) = (BTreeMap::new(), Succession::Next, Epoch(6));
+        let (estranged, nodes, load_max, copies) = (&Estranged::new(0), &known, 3, 3);
         let mut judge =
-            Known { nodes: &known, heard_all: false, load, load_max: 3, epoch, copies: 3, succession };
+            Known { nodes, heard_all: false, load, load_max, epoch, copies, succession, estranged };
         assert!(!judge.repair(&mut shard(&[0, 1, 2], None)));
         judge.heard_all = true;
         assert!(judge.repair(&mut shard(&[0, 1, 2], None)));
@@ -310,6 +363,38 @@ mod tests {
         let mut shard_ = shard(&[0, 1, 2], None);
         assert!(repair(&mut shard_, &nodes([lost, at(1), at(1), None]), Succession::Next));
         assert_eq!(numbers(&shard_), [1, 2]);
+    }
+
+    #[test]
+    fn of_members_that_miss_each_other_one_is_replaced_and_not_by_itself() {
+        let misses = |node| Some(Status { deaf: vec![NodeId(node)], ..Status::default() });
+        let known = nodes([misses(2), at(1), misses(0), at(0)]);
+        let mut chain = shard(&[0, 1, 2], None);
+        let mut estranged = Estranged::new(0);
+        estranged.find(&known, &ClusterMap { shards: vec![chain.clone()], ..ClusterMap::default() });
+        let (load, succession, epoch) = (BTreeMap::new(), Succession::Next, Epoch(6));
+        let (nodes, estranged, heard_all, load_max, copies) = (&known, &estranged, true, 3, 3);
+        let mut judge = Known { nodes, heard_all, load, load_max, epoch, copies, succession, estranged };
+        assert!(judge.repair(&mut chain));
+        assert_eq!(numbers(&chain), [0, 1]);
+        chain.epoch = Epoch(5); // As if the same reports were there again.
+        assert!(judge.repair(&mut chain));
+        assert_eq!(chain.joining.map(|joining| joining.member), Some(member(3)), "node 2 is free too");
+    }
+
+    #[test]
+    fn a_store_that_lost_its_data_is_no_heir() {
+        let lost = || Some(Status { lost: true, ..Status::default() });
+        let mut alone = shard(&[0], None);
+        assert!(repair(&mut alone, &nodes([lost(), at(0), at(0), at(0)]), Succession::Next));
+        assert_eq!((numbers(&alone), alone.born), (vec![0], Epoch(6)), "it begins anew, empty");
+        let mut known = nodes([None, lost(), at(0), at(0)]);
+        assert!(!repair(&mut shard(&[0, 1], None), &known, Succession::Next), "node 0 may come back");
+        let back = known.get_mut(&NodeId(0)).unwrap();
+        (back.incarnation, back.silent) = (Incarnation(2), false);
+        let mut both = shard(&[0, 1], None);
+        assert!(repair(&mut both, &known, Succession::Next));
+        assert_eq!((numbers(&both), both.born), (vec![0, 1], Epoch(6)));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::{Actions, Node, Reply};
 use crate::controlet::Input;
 use crate::forward::{GivenUp, Line};
 use crate::ids::{Position, ShardId};
+use crate::mutants::{Fault, planted};
 use crate::operation::{Consistency, Failure, FailureKind, From, Outcome, Request, SessionId};
 use crate::seat::Seat;
 use crate::session::Way;
@@ -138,7 +139,7 @@ impl Node {
         let line = &mut self.lines[usize::from(shard.0)];
         line.set_headless(now, headless);
         for GivenUp { request, near, sent } in line.tick(now) {
-            let outcome = given_up(&request, sent);
+            let outcome = given_up(&request, sent && !planted(Fault::RefuseSent));
             let way = if near { Way::Near } else { Way::Away };
             self.reply(now, (request.from, way), shard, outcome, Position::ZERO, out);
         }

@@ -3,6 +3,7 @@
 use super::{Actions, Node};
 use crate::controlet::Input;
 use crate::ids::{ShardId, WorkerId};
+use crate::mutants::{Fault, planted};
 use crate::routing::map::{ClusterMap, Member, Shard};
 use crate::seat::{Seat, view_of};
 use crate::time::Now;
@@ -42,7 +43,9 @@ impl Node {
         let mut outbox = core::mem::take(&mut self.outbox);
         if let Some(seat) = &mut self.seats[usize::from(shard.id.0)] {
             let leaves = seat.view.is_member() && !seat.goes_on(&view);
-            seat.on_view(now, view, &mut outbox);
+            if !(leaves && planted(Fault::LeaveWithoutStopping)) {
+                seat.on_view(now, view, &mut outbox);
+            }
             self.perform(now, shard.id, shard.epoch, &mut outbox, out);
             if leaves {
                 let header = self.header(Kind::Left, shard.id, shard.epoch);

@@ -16,6 +16,7 @@ impl Wire for Heartbeat {
         put_bytes(out, self.client_addr.as_bytes());
         put_bytes(out, self.peer_addr.as_bytes());
         put_list(out, &self.replicas, |out, report| report.encode(out));
+        put_list(out, &self.reached, |out, node| put_varint(out, u64::from(node.0)));
     }
 
     fn decode(from: &mut Reader) -> Result<Heartbeat, Malformed> {
@@ -27,17 +28,20 @@ impl Wire for Heartbeat {
             client_addr: from.text()?,
             peer_addr: from.text()?,
             replicas: from.list(ReplicaReport::decode)?,
+            // Heartbeats of the version before end here.
+            reached: if from.is_empty() { Vec::new() } else { from.list(|from| Ok(NodeId(from.number()?)))? },
         })
     }
 }
 
 impl Wire for ReplicaReport {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Status { position, lost, proven, cut, fill, fill_failed } = &self.status;
+        let Status { position, lost, proven, cut, fill, fill_failed, deaf } = &self.status;
         put_varint(out, u64::from(self.shard.0));
         self.epoch.encode(out);
         position.encode(out);
-        out.push(u8::from(*lost) | u8::from(*proven) << 1 | u8::from(*fill_failed) << 2);
+        let flags = [*lost, *proven, *fill_failed, !deaf.is_empty()];
+        out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         put_list(out, cut, |out, node| put_varint(out, u64::from(node.0)));
         put_option(out, fill.as_ref(), |out, fill| {
             fill.since.encode(out);
@@ -45,6 +49,9 @@ impl Wire for ReplicaReport {
             put_varint(out, fill.total);
             out.push(u8::from(fill.ready));
         });
+        if !deaf.is_empty() {
+            put_list(out, deaf, |out, node| put_varint(out, u64::from(node.0)));
+        }
     }
 
     fn decode(from: &mut Reader) -> Result<ReplicaReport, Malformed> {
@@ -56,7 +63,9 @@ impl Wire for ReplicaReport {
             Ok(FillStatus { since, done, total, ready: from.byte()? != 0 })
         })?;
         let flag = |bit: u8| flags & bit != 0;
-        let status = Status { position, lost: flag(1), proven: flag(2), fill_failed: flag(4), cut, fill };
+        let deaf = if flag(8) { from.list(|from| Ok(NodeId(from.number()?)))? } else { Vec::new() };
+        let (lost, proven, fill_failed) = (flag(1), flag(2), flag(4));
+        let status = Status { position, lost, proven, fill_failed, cut, fill, deaf };
         Ok(ReplicaReport { shard, epoch, status })
     }
 }
@@ -80,6 +89,10 @@ impl Wire for Welcome {
             put_varint(out, repair.total);
         });
         put_option(out, self.map.as_ref(), |out, map| map.encode(out));
+        put_list(out, &self.estranged, |out, (a, b)| {
+            put_varint(out, u64::from(a.0));
+            put_varint(out, u64::from(b.0));
+        });
     }
 
     fn decode(from: &mut Reader) -> Result<Welcome, Malformed> {
@@ -99,6 +112,10 @@ impl Wire for Welcome {
                 Ok(Repair { shard, node, done: from.varint()?, total: from.varint()? })
             })?,
             map: from.option(ClusterMap::decode)?,
+            estranged: match from.is_empty() {
+                true => Vec::new(),
+                false => from.list(|from| Ok((NodeId(from.number()?), NodeId(from.number()?))))?,
+            },
         })
     }
 }

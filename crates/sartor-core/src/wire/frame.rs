@@ -33,10 +33,23 @@ pub enum Kind {
     Left,
     /// Node to node: your map is old, here is a newer one.
     Map,
+    /// Node to node: do you hear me?
+    Ping,
+    /// The answer.
+    Pong,
 }
 
-const KINDS: [Kind; 7] =
-    [Kind::Controlet, Kind::Forward, Kind::Answers, Kind::Heartbeat, Kind::Welcome, Kind::Left, Kind::Map];
+const KINDS: [Kind; 9] = [
+    Kind::Controlet,
+    Kind::Forward,
+    Kind::Answers,
+    Kind::Heartbeat,
+    Kind::Welcome,
+    Kind::Left,
+    Kind::Map,
+    Kind::Ping,
+    Kind::Pong,
+];
 
 /// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@
 //! a write travels with its entry; so whoever has the entry has the answer.
 
 use crate::ids::{Epoch, Incarnation, NodeId, Position, WorkerId};
+use crate::mutants::{Fault, planted};
 use crate::operation::{From, Outcome};
 use crate::wire::codec::{Malformed, Reader, Wire, put_list, put_option, put_varint};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -93,7 +94,8 @@ impl Answers {
     /// What became of a request, if it had an effect.
     pub fn find(&self, from: From) -> Option<&Known> {
         let From::Worker { worker, incarnation, sequence, .. } = from else { return None };
-        let origin = self.origins.get(&worker).filter(|origin| origin.incarnation == incarnation)?;
+        let known = |origin: &&Origin| origin.incarnation == incarnation && !planted(Fault::ForgetAnswers);
+        let origin = self.origins.get(&worker).filter(known)?;
         origin.kept.get(usize::try_from(sequence.checked_sub(origin.base)?).ok()?)?.as_ref()
     }
 

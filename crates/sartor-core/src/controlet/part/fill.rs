@@ -17,6 +17,7 @@ use crate::controlet::{FillStatus, Settings};
 use crate::datalet::Cursor;
 use crate::ids::{Epoch, NodeId, Position};
 use crate::keeper::{Task, Walked};
+use crate::mutants::{Fault, planted};
 use crate::routing::map::Joining;
 use crate::time::{Micros, Now};
 use alloc::vec::Vec;
@@ -75,7 +76,7 @@ impl Source {
         self.cursor = walked.next;
         self.pages += 1;
         self.total = walked.total;
-        let answers = (self.pages == 1).then(|| answers.clone());
+        let answers = (self.pages == 1 && !planted(Fault::FillWithoutAnswers)).then(|| answers.clone());
         let records = walked.records.len() as u64;
         let (fill, number, at) = (self.joining.since, self.pages, walked.at);
         let message = Message::Page(Page { fill, number, at, records: walked.records, answers });
@@ -152,7 +153,8 @@ impl Source {
             since: self.joining.since,
             done: self.done,
             total: self.total.max(self.done),
-            ready: walked && near && proven && !self.follower.cut,
+            ready: planted(Fault::JoinEarly)
+                || (walked && near && (proven || planted(Fault::FillUnproven)) && !self.follower.cut),
         }
     }
 }
@@ -173,6 +175,7 @@ pub struct Sink {
 impl Sink {
     /// Whether this page is the next one, where the stream stands at `submitted`.
     pub fn accepts(&self, page: &Page, submitted: Position) -> bool {
-        page.fill == self.since && page.number == self.asked + 1 && (page.number == 1 || page.at == submitted)
+        let fits = page.number == 1 || page.at == submitted || planted(Fault::PagesAnywhere);
+        page.fill == self.since && page.number == self.asked + 1 && fits
     }
 }

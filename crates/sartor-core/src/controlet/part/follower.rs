@@ -4,6 +4,7 @@ use super::message::{Entries, Message};
 use super::stream::Stream;
 use crate::controlet::Settings;
 use crate::ids::{Epoch, NodeId, Position};
+use crate::mutants::{Fault, planted};
 use crate::time::{Micros, Now};
 use alloc::vec::Vec;
 
@@ -63,7 +64,7 @@ impl Follower {
 
     /// Whether nothing was acknowledged for so long that it should be sent again.
     pub fn is_overdue(&self, now: Now, settings: &Settings) -> bool {
-        now.steady_us >= self.overdue_at(settings)
+        now.steady_us >= self.overdue_at(settings) && !planted(Fault::NoResend)
     }
 
     /// When that will be.

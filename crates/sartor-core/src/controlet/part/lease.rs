@@ -16,6 +16,7 @@
 //! member had.
 
 use crate::ids::{NodeId, Position};
+use crate::mutants::{Fault, planted};
 use crate::routing::map::Member;
 use crate::time::{Micros, Now};
 use alloc::vec::Vec;
@@ -54,6 +55,10 @@ pub struct Leases {
     bound: Vec<(Member, Micros)>,
     level: Position,
     next_at: Micros,
+    /// From when on it is telling that nothing comes back.
+    listens_from: Micros,
+    /// When it was last called.
+    attended: Micros,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,30 +73,51 @@ struct Peer {
     /// Our promise to it, on our clock.
     promised: Micros,
     level: Option<Position>,
+    /// Nothing of ours comes back from it.
+    deaf: bool,
 }
 
 impl Leases {
     /// Nobody has promised anything.
     pub fn new(settings: LeaseSettings) -> Leases {
-        Leases { settings, peers: Vec::new(), bound: Vec::new(), level: Position::ZERO, next_at: Micros::MAX }
+        let (level, next_at) = (Position::ZERO, Micros::MAX);
+        Leases {
+            settings,
+            peers: Vec::new(),
+            bound: Vec::new(),
+            level,
+            next_at,
+            listens_from: 0,
+            attended: 0,
+        }
     }
 
     /// Another view, of these other members, begins with all up to `level` here.
     pub fn on_view(&mut self, now: Now, others: impl Iterator<Item = Member>, level: Position) {
         let before = core::mem::take(&mut self.peers);
         self.bound.extend(before.iter().map(|peer| (peer.member, peer.promised)));
-        self.bound.retain(|(_, until)| *until > now.steady_us);
+        self.bound.retain(|(_, until)| *until > now.steady_us && !planted(Fault::ForgetPromises));
         for member in others {
             // What it was promised in older views binds us once it is removed.
             let promised = self.bound.iter().filter(|(bound, _)| *bound == member).map(|(_, until)| *until);
             let promised = promised.max().unwrap_or(0);
-            let peer = Peer { member, stamp: None, answered: false, until: None, promised, level: None };
-            self.peers.push(peer);
+            self.peers.push(Peer {
+                member,
+                stamp: None,
+                answered: false,
+                until: None,
+                promised,
+                level: None,
+                deaf: false,
+            });
         }
         let peers = &self.peers;
         self.bound.retain(|(bound, _)| peers.iter().all(|peer| peer.member != *bound));
         self.level = level;
         self.next_at = now.steady_us;
+        // The others may know the view later, and be bound by older promises first.
+        self.listens_from = now.steady_us + 3 * self.settings.lease_us;
+        self.attended = now.steady_us;
     }
 
     /// A removed member serves no more.
@@ -112,7 +138,8 @@ impl Leases {
         peer.level = Some(message.level);
         // What is echoed was ours once: a stamp from the future would be a promise without end.
         if let Some(echo) = message.echo.filter(|echo| *echo <= now.steady_us) {
-            peer.until = peer.until.max(Some(echo + self.settings.lease_us));
+            let from = if planted(Fault::LeaseFromArrival) { now.steady_us } else { echo };
+            peer.until = peer.until.max(Some(from + self.settings.lease_us));
         }
         // The first ones are answered at once, and so is who has no promise of ours yet.
         let at_once = !peer.answered || message.echo.is_none();
@@ -128,6 +155,7 @@ impl Leases {
         }
         self.bound.retain(|(_, until)| *until > now.steady_us);
         let blocked = self.is_bound(now);
+        self.listen(now);
         self.next_at = now.steady_us + self.settings.renew_us;
         if let Some(until) = self.bound.iter().map(|(_, until)| *until).max() {
             self.next_at = self.next_at.min(until);
@@ -135,7 +163,9 @@ impl Leases {
         // Counted from when the stamp came, a quarter longer than who gave it may use our promise: so that its clock may run
         // slower than true by 10 %, and ours faster. Repeating the promise does not prolong it: who is silent is
         // soon not waited for.
-        let lasts_us = self.settings.lease_us + self.settings.lease_us / 4;
+        let lease_us = self.settings.lease_us;
+        let lasts_us =
+            if planted(Fault::LeaseOutlivesPromise) { lease_us / 4 } else { lease_us + lease_us / 4 };
         let level = self.level;
         let message = |peer: &mut Peer| {
             let echo = peer.stamp.filter(|_| !blocked);
@@ -147,6 +177,29 @@ impl Leases {
             (peer.member.node, LeaseMessage { stamp: now.steady_us, echo, level, stable, full })
         };
         self.peers.iter_mut().map(message).collect()
+    }
+
+    /// Who sends no promise back for too long is out of reach, at least one way.
+    fn listen(&mut self, now: Now) {
+        let LeaseSettings { lease_us, renew_us } = self.settings;
+        if now.steady_us > self.attended + 2 * renew_us {
+            // This process itself stood still, and could not hear anybody.
+            self.listens_from = self.listens_from.max(now.steady_us + lease_us);
+        }
+        self.attended = now.steady_us;
+        let listens_from = self.listens_from;
+        for peer in &mut self.peers {
+            let lapsed = peer.until.map_or(0, |until| until + lease_us * 3 / 7);
+            peer.deaf = now.steady_us > listens_from.max(lapsed);
+        }
+    }
+
+    /// Members that do not hear us, or that we do not hear.
+    pub fn deaf(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.peers
+            .iter()
+            .filter(|peer| peer.deaf && !planted(Fault::IgnoreDeafness))
+            .map(|peer| peer.member.node)
     }
 
     /// When it wants to be called.
@@ -161,13 +214,14 @@ impl Leases {
     /// Whether all members have promised, and we are not bound by older promises.
     pub fn holds(&self, now: Now) -> bool {
         !self.is_bound(now)
-            && self.peers.iter().all(|peer| peer.until.is_some_and(|until| until > now.steady_us))
+            && (self.peers.iter().all(|peer| peer.until.is_some_and(|until| until > now.steady_us))
+                || planted(Fault::ServeWithoutLease))
     }
 
     /// Whether a replica that has all up to `position` has what every member had when the view began.
     pub fn is_level(&self, position: Position) -> bool {
         let reached = |level: Position| level.sequence <= position.sequence;
-        self.peers.iter().all(|peer| peer.level.is_some_and(reached))
+        self.peers.iter().all(|peer| peer.level.is_some_and(reached)) || planted(Fault::IgnoreLevel)
     }
 
     /// What a member had when the view began, as far as it was heard.

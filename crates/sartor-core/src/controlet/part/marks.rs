@@ -4,6 +4,7 @@ use bytes::Bytes;
 use core::hash::{BuildHasher, Hasher};
 
 use crate::keeper::Write;
+use crate::mutants::{Fault, planted};
 use crate::operation::Op;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -33,6 +34,7 @@ impl Marks {
         for write in writes {
             match write {
                 Write::Put { key, .. } | Write::Delete { key } => self.buckets[bucket_of(key)] = sequence,
+                Write::Clear if planted(Fault::ClearUnmarked) => {}
                 Write::Clear => self.all = sequence,
             }
         }

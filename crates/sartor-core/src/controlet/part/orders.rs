@@ -7,6 +7,7 @@ use super::waiting::{Answering, Waiting, is_late, refusal};
 use crate::controlet::{Effects, Outbox, Settings, View};
 use crate::ids::{NodeId, Position};
 use crate::keeper::{Done, Entry, Task};
+use crate::mutants::{Fault, planted};
 use crate::operation::{Failure, FailureKind, From, Outcome, Request};
 use crate::time::{Micros, Now};
 use alloc::collections::VecDeque;
@@ -19,6 +20,7 @@ pub struct Orders {
     answering: Answering,
     /// Requests that wait, with their arrival: until the view serves, or until there is room.
     held: VecDeque<(Request, Micros)>,
+    /// When to look for records past their deadline, or, where others order, at the store.
     expire_at: Micros,
     /// Something may leave.
     dirty: bool,
@@ -104,6 +106,9 @@ impl Orders {
         match done {
             Done::Evaluated(..) | Done::Read(_, Some(_)) => return Some(done),
             // Whether a record is past its deadline is judged by one clock, that of who orders.
+            Done::Read(request, None) if planted(Fault::JudgeExpiryHere) => {
+                return Some(Done::Read(request, Some(Outcome::Nil)));
+            }
             Done::Read(request, None) => out.forwards.push(request),
             Done::Expired(entry, more) => {
                 if let Some(entry) = entry {
@@ -112,18 +117,33 @@ impl Orders {
                 }
                 self.expire_at = now.steady_us + if more { 0 } else { self.replica.settings.expire_every_us };
             }
+            Done::Checked => self.expire_at = now.steady_us + self.replica.settings.expire_every_us,
             Done::Applied(position) => self.replica.on_applied(now, position),
             Done::Walked(fill, walked) => self.replica.on_walked(now, fill, walked),
             Done::Filled(fill) => self.replica.on_filled(fill),
             Done::Broken(request, failure) => {
                 self.replica.lost = true;
                 if let Some(request) = request {
-                    out.replies.push((request.from, Outcome::Failed(failure), self.replica.applied));
+                    self.on_broken(now, request, failure, out);
                 }
             }
         }
         self.dirty = true;
         None
+    }
+
+    /// What a store that failed did is at no other replica: who orders next takes it.
+    fn on_broken(&mut self, now: Now, request: Request, failure: Failure, out: &mut Effects) {
+        if self.replica.view.members.len() == 1 {
+            // Nobody else can do it. What the store did of a write before it failed is not known.
+            let kind = if request.op.is_write() { FailureKind::Uncertain } else { failure.kind };
+            let outcome = Outcome::Failed(Failure { kind, ..failure });
+            out.replies.push((request.from, outcome, Position::ZERO));
+        } else if self.is_head() {
+            self.held.push_back((request, now.steady_us));
+        } else {
+            out.forwards.push(request);
+        }
     }
 
     /// A message of another replica. Entries that are new here are shown to `note`.
@@ -149,27 +169,37 @@ impl Orders {
     pub fn on_wake(&mut self, now: Now, out: &mut Outbox<Message>) {
         self.dirty = false;
         self.replica.on_wake(now, out);
-        if !self.replica.is_active(now) {
+        if !self.replica.is_active(now) && !planted(Fault::LeaseAtArrival) {
             self.refuse_the_late(now, &mut out.effects);
             return self.look_again(now);
         }
         self.answering.release(self.replica.settled(), !self.is_head(), &mut out.effects);
         self.look_again(now);
-        if !self.is_head() {
-            return;
-        }
-        while !self.replica.is_crowded()
-            && let Some((request, _)) = self.held.pop_front()
-        {
-            self.take(now, request, &mut out.effects);
+        if self.is_head() {
+            self.take_held(now, &mut out.effects);
         }
         if now.steady_us >= self.expire_at {
             // Until the answer is there, no second one.
             self.expire_at = Micros::MAX;
-            let task = Task::Expire(self.replica.view.epoch, self.replica.settings.expire_batch_max);
-            out.effects.tasks.push(task);
+            let Settings { expire_batch_max, .. } = self.replica.settings;
+            out.effects.tasks.push(match self.is_head() {
+                true => Task::Expire(self.replica.view.epoch, expire_batch_max),
+                false => Task::Check,
+            });
         }
         self.look_at = self.look_at.into_iter().chain([self.expire_at]).min();
+    }
+
+    fn take_held(&mut self, now: Now, out: &mut Effects) {
+        while !self.replica.is_crowded()
+            && let Some((request, _)) = self.held.pop_front()
+        {
+            if planted(Fault::HeldNotChecked) {
+                out.tasks.push(Task::Evaluate(request, self.replica.view.epoch));
+                continue;
+            }
+            self.take(now, request, out);
+        }
     }
 
     /// Nobody may serve for a while: those are told whose requests certainly had no effect.

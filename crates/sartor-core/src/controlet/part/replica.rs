@@ -16,7 +16,8 @@ use super::message::{Ack, Entries, Message, Page};
 use super::stream::{Ordered, Stream};
 use crate::controlet::{Effects, Outbox, Settings, Status, View};
 use crate::ids::{Epoch, NodeId, Position};
-use crate::keeper::{Entry, Task, Walked};
+use crate::keeper::{Entry, Task, Walked, Write, Writes};
+use crate::mutants::{Fault, planted};
 use crate::operation::{From, Outcome};
 use crate::routing::map::Member;
 use crate::time::{Micros, Now};
@@ -119,6 +120,7 @@ impl Replica {
 
     /// Begins in this epoch with what is here.
     fn enter(&mut self, now: Now) {
+        self.lost &= !planted(Fault::ForgetLost);
         self.proven = false;
         (self.rescue, self.rescued) = (None, false);
         self.full.clear();
@@ -154,6 +156,7 @@ impl Replica {
             let filled = filled.map(|source| &source.follower).next();
             // Who came from elsewhere has at least what all have.
             let acked = known.or(filled).map_or(first - 1, |follower| follower.acked);
+            let acked = if planted(Fault::TrustSuccessor) { self.applied.sequence } else { acked };
             self.followers.push(Follower::new(now, member.node, acked.max(first - 1)));
         }
     }
@@ -187,7 +190,8 @@ impl Replica {
 
     /// Up to where answers may tell of entries: in a chain what all have, in a star what is here.
     pub fn settled(&self) -> Position {
-        if self.topology == Topology::Chain { self.stable } else { self.applied }
+        let waits = self.topology == Topology::Chain && !planted(Fault::AnswerAtHead);
+        if waits { self.stable } else { self.applied }
     }
 
     /// Whether this replica may serve, and tell what it knows.
@@ -254,10 +258,11 @@ impl Replica {
             let start = reader.left().clone();
             let Ok(Ordered { entry, answered }) = Ordered::decode(&mut reader) else { break };
             let position = entry.position;
-            if position.sequence > self.submitted.sequence + 1 || position.epoch > self.view.epoch {
+            let gap = position.sequence > self.submitted.sequence + 1 && !planted(Fault::AcceptGaps);
+            if gap || position.epoch > self.view.epoch {
                 break; // A gap: who sends sends again what is not acknowledged.
             }
-            if position.sequence <= self.submitted.sequence {
+            if position.sequence <= self.submitted.sequence && !planted(Fault::ApplyTwice) {
                 continue;
             }
             self.note_epoch(position);
@@ -267,6 +272,7 @@ impl Replica {
                 self.answers.record(answered, position, self.settings.answers_bytes_max);
             }
             note(&entry);
+            let entry = if self.sink.is_some() { without_deletes(entry) } else { entry };
             out.tasks.push(Task::Apply(entry));
         }
         self.learn_stable(now, message.stable);
@@ -290,7 +296,7 @@ impl Replica {
         self.applied = position;
         self.dirty = true;
         self.notify_followers(now, position.sequence);
-        if self.is_end() {
+        if self.is_end() || planted(Fault::MiddleCommits) {
             self.stable = position;
             self.trim();
         }
@@ -378,7 +384,8 @@ impl Replica {
         }
         let to_primary = self.view.members.first().is_some_and(|primary| primary.node == from);
         let knows_less = message.level.sequence < self.leases.level().sequence;
-        if self.topology == Topology::Star && to_primary && knows_less && !self.rescued {
+        let rescues = !self.rescued && !planted(Fault::NoRescue);
+        if self.topology == Topology::Star && to_primary && knows_less && rescues {
             self.rescued = true;
             self.rescue = Some(Follower::new(now, from, message.level.sequence));
         }
@@ -416,7 +423,8 @@ impl Replica {
 
     /// The store has taken a page.
     pub fn on_filled(&mut self, fill: Epoch) {
-        if let Some(sink) = self.sink.as_mut().filter(|sink| sink.since == fill) {
+        let counts = |sink: &&mut Sink| sink.since == fill || planted(Fault::LatePageCounts);
+        if let Some(sink) = self.sink.as_mut().filter(counts) {
             sink.taken += 1;
             if sink.taken == 1 {
                 (self.applied, self.stable) = (sink.start, sink.start);
@@ -491,6 +499,10 @@ impl Replica {
         let last = self.applied.sequence;
         for follower in self.followers.iter_mut().filter(|follower| !follower.cut) {
             if follower.is_silent(now, last, &self.settings) {
+                if planted(Fault::CutSilently) {
+                    follower.on_ack(now, last);
+                    continue;
+                }
                 follower.cut = true;
                 out.sends.push((follower.node, Message::Cut));
             }
@@ -514,7 +526,12 @@ impl Replica {
         let least = others.filter(|follower| !follower.cut).map(|follower| follower.acked).min();
         // Who is being filled keeps nothing: the others have it.
         let all_have = if self.sink.is_some() { self.applied.sequence } else { self.stable.sequence };
-        self.stream.trim(all_have.min(least.unwrap_or(u64::MAX)));
+        let least = if planted(Fault::TrimEarly) {
+            self.applied.sequence
+        } else {
+            all_have.min(least.unwrap_or(u64::MAX))
+        };
+        self.stream.trim(least);
     }
 
     fn note_epoch(&mut self, position: Position) {
@@ -603,6 +620,16 @@ impl Replica {
             cut: cut.collect(),
             fill: source.map(|source| source.status(&self.stream, self.applied, self.proven)),
             fill_failed: source.is_some_and(|source| source.follower.cut),
+            deaf: self.leases.deaf().collect(),
         }
     }
+}
+
+/// A planted fault: who is being filled hears of no deletes.
+fn without_deletes(mut entry: Entry) -> Entry {
+    if planted(Fault::LoseDeletesOfFill) {
+        let stays = |write: &&Write| !matches!(write, Write::Delete { .. });
+        entry.writes = Writes::Many(entry.writes.as_slice().iter().filter(stays).cloned().collect());
+    }
+    entry
 }

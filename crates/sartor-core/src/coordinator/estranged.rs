@@ -1,0 +1,188 @@
+//! Nodes that are alive and cannot reach each other: a link that is dead, or in one direction only.
+//!
+//! ```text
+//!  a: "nothing of mine comes back from b", and b says so of a ──▶ estranged ──▶ one is removed (repair.rs)
+//!  a ◀── try b ── coordinator;   a ── Ping ──▶ b ── Pong ──▶ a: "I reach b" ──▶ … for long enough: forgotten
+//! ```
+//!
+//! While two nodes are estranged, no shard gets both. A pair that fails again and again must be well for twice as long
+//! each time, so that a link that comes and goes does not make replicas come and go.
+
+use super::repair::report_of;
+use super::{Heartbeat, NodeView};
+use crate::controlet::Status;
+use crate::ids::NodeId;
+use crate::mutants::{Fault, planted};
+use crate::routing::map::ClusterMap;
+use crate::time::{Micros, Now};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// A pair that was never estranged before is trusted again after so many times the detection time.
+const CALM_TIMES: u64 = 4;
+/// The time doubles with each relapse, so often at most.
+const DOUBLINGS_MAX: u32 = 3;
+
+/// All pairs that were ever found out.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Estranged {
+    down_after_us: Micros,
+    pairs: BTreeMap<(NodeId, NodeId), Pair>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Pair {
+    estranged: bool,
+    /// They miss each other; else one only took too long to be filled by the other.
+    deaf: bool,
+    relapses: u32,
+    /// Since when they have reached each other again.
+    well_since: Option<Micros>,
+}
+
+impl Estranged {
+    /// Nobody is.
+    pub fn new(down_after_us: Micros) -> Estranged {
+        Estranged { down_after_us, pairs: BTreeMap::new() }
+    }
+
+    /// Looks for members that miss each other: one's word is not enough, as the other may just be dead. And for those
+    /// who take nothing of a fill.
+    pub fn find(&mut self, nodes: &BTreeMap<NodeId, NodeView>, map: &ClusterMap) {
+        for shard in &map.shards {
+            for (place, one) in shard.members.iter().enumerate() {
+                let Some(report) = report_of(nodes, shard, *one) else { continue };
+                let misses = |status: &Status, node: NodeId| status.deaf.contains(&node);
+                for other in &shard.members[place + 1..] {
+                    let back = report_of(nodes, shard, *other);
+                    let back = back.is_some_and(|report| misses(&report.status, one.node));
+                    if back && misses(&report.status, other.node) {
+                        self.part(one.node, other.node, true);
+                    }
+                }
+                let fill = report.status.fill.filter(|_| report.status.fill_failed).map(|fill| fill.since);
+                if let Some(joining) = shard.joining.filter(|joining| Some(joining.since) == fill) {
+                    self.part(one.node, joining.member.node, false);
+                }
+            }
+        }
+    }
+
+    /// A node tells whom it reaches again.
+    pub fn on_heartbeat(&mut self, now: Now, heartbeat: &Heartbeat) {
+        for ((low, high), pair) in &mut self.pairs {
+            if *low != heartbeat.node || !pair.estranged {
+                continue;
+            }
+            if planted(Fault::ForgetEstranged) {
+                pair.estranged = false;
+                continue;
+            }
+            if !heartbeat.reached.contains(high) {
+                pair.well_since = None;
+                continue;
+            }
+            let since = *pair.well_since.get_or_insert(now.steady_us);
+            let calm_us = (self.down_after_us * CALM_TIMES) << (pair.relapses - 1).min(DOUBLINGS_MAX);
+            pair.estranged = now.steady_us.saturating_sub(since) < calm_us;
+        }
+    }
+
+    fn part(&mut self, one: NodeId, other: NodeId, deaf: bool) {
+        let pair = self.pairs.entry((one.min(other), one.max(other))).or_default();
+        if !pair.estranged {
+            let relapses = pair.relapses.saturating_add(1);
+            *pair = Pair { estranged: true, deaf, relapses, well_since: None };
+        }
+        pair.deaf |= deaf;
+    }
+
+    /// Those who are, the lower number first.
+    pub fn pairs(&self) -> Vec<(NodeId, NodeId)> {
+        self.pairs.iter().filter(|(_, pair)| pair.estranged).map(|(nodes, _)| *nodes).collect()
+    }
+
+    fn pair(&self, one: NodeId, other: NodeId) -> Option<&Pair> {
+        self.pairs.get(&(one.min(other), one.max(other))).filter(|pair| pair.estranged)
+    }
+
+    /// Whether two nodes are.
+    pub fn are(&self, one: NodeId, other: NodeId) -> bool {
+        self.pair(one, other).is_some()
+    }
+
+    /// Whether two nodes miss each other, so that they cannot both be members.
+    pub fn are_deaf(&self, one: NodeId, other: NodeId) -> bool {
+        self.pair(one, other).is_some_and(|pair| pair.deaf)
+    }
+
+    /// How many a node misses.
+    pub fn missed_by(&self, node: NodeId) -> usize {
+        let concerns = |(a, b): &(NodeId, NodeId)| *a == node || *b == node;
+        self.pairs.iter().filter(|(nodes, pair)| pair.estranged && pair.deaf && concerns(nodes)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controlet::FillStatus;
+    use crate::coordinator::ReplicaReport;
+    use crate::ids::{Epoch, Incarnation, ShardId};
+    use crate::routing::map::{Joining, Member, Shard};
+    use crate::time::millis;
+    use alloc::vec;
+
+    fn member(node: u16) -> Member {
+        Member { node: NodeId(node), incarnation: Incarnation(1) }
+    }
+
+    /// Nodes 0 and 1 hold a shard, and whom each misses; node 2 is being filled by node 1.
+    fn found(deaf: [&[u16]; 2], fill_failed: bool) -> Estranged {
+        let joining = Some(Joining { member: member(2), since: Epoch(5) });
+        let shard =
+            Shard { epoch: Epoch(5), members: vec![member(0), member(1)], joining, ..Shard::default() };
+        let map = ClusterMap { shards: vec![shard], ..ClusterMap::default() };
+        let view = |(node, deaf): (usize, &[u16])| {
+            let deaf = deaf.iter().map(|node| NodeId(*node)).collect();
+            let fill = (node == 1).then_some(FillStatus { since: Epoch(5), ..FillStatus::default() });
+            let status = Status { deaf, fill, fill_failed: fill_failed && node == 1, ..Status::default() };
+            let replicas = vec![ReplicaReport { shard: ShardId(0), epoch: Epoch(5), status }];
+            (NodeId(node as u16), NodeView { incarnation: Incarnation(1), replicas, ..NodeView::default() })
+        };
+        let nodes = deaf.into_iter().enumerate().map(view).collect();
+        let mut estranged = Estranged::new(millis(500));
+        estranged.find(&nodes, &map);
+        estranged
+    }
+
+    #[test]
+    fn both_must_miss_each_other() {
+        assert_eq!(found([&[1], &[]], false).pairs(), []);
+        assert_eq!(found([&[1], &[0]], false).pairs(), [(NodeId(0), NodeId(1))]);
+        let filled = found([&[], &[]], true);
+        assert_eq!(filled.pairs(), [(NodeId(1), NodeId(2))], "it takes nothing of a fill");
+        assert!(!filled.are_deaf(NodeId(1), NodeId(2)));
+    }
+
+    #[test]
+    fn a_pair_is_trusted_again_once_it_was_well_for_long_enough_and_later_each_time() {
+        let mut estranged = found([&[1], &[0]], false);
+        let tell = |estranged: &mut Estranged, node: u16, ms: u64, reached: &[u16]| {
+            let now = Now { steady_us: millis(ms), unix_ms: 0 };
+            let reached = reached.iter().map(|node| NodeId(*node)).collect();
+            estranged.on_heartbeat(now, &Heartbeat { node: NodeId(node), reached, ..Heartbeat::default() });
+            estranged.are(NodeId(1), NodeId(0))
+        };
+        assert!(tell(&mut estranged, 0, 100, &[1]));
+        assert!(tell(&mut estranged, 1, 3000, &[]), "the lower number is asked");
+        assert!(tell(&mut estranged, 0, 1000, &[]), "it comes and goes");
+        assert!(tell(&mut estranged, 0, 1500, &[1]));
+        assert!(tell(&mut estranged, 0, 3400, &[1]));
+        assert!(!tell(&mut estranged, 0, 3500, &[1]));
+        estranged.part(NodeId(1), NodeId(0), true);
+        assert!(tell(&mut estranged, 0, 4100, &[1]));
+        assert!(tell(&mut estranged, 0, 8000, &[1]), "a relapse: twice as long");
+        assert!(!tell(&mut estranged, 0, 8100, &[1]));
+    }
+}

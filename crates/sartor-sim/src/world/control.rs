@@ -1,0 +1,101 @@
+//! The coordinator, its disk, and what it may not do.
+
+use super::{Happening, World};
+use sartor_core::coordinator::{Action, COORDINATOR, Coordinator, CoordinatorSettings, Event, Spec};
+use sartor_core::ids::Epoch;
+use sartor_core::node::Node;
+use sartor_core::routing::map::{ClusterMap, Member, Shard};
+use sartor_core::time::Now;
+
+impl World {
+    pub(super) fn notify(&mut self, notice: Event) {
+        let now = self.now(u16::MAX);
+        let mut orders = Vec::new();
+        if let Some(coordinator) = &mut self.coordinator {
+            coordinator.step(now, notice, &mut orders);
+        }
+        for order in orders {
+            match order {
+                Action::Persist(map) => {
+                    let epoch = map.epoch;
+                    self.judge_restarts(&map);
+                    self.tell(|| format!("map {}: {}", map.epoch.0, describe(&map)));
+                    self.changes += 1;
+                    self.arm(&map);
+                    self.writing = Some(map);
+                    let delay = self.random.between(100, 20_000);
+                    let life = self.coordinator_life;
+                    self.at(self.now_us + delay, Happening::Persisted(life, epoch));
+                }
+                Action::Send(to, frame) => self.send(COORDINATOR.node.0, to, frame),
+            }
+        }
+    }
+
+    /// The disk has what it was given.
+    pub(super) fn on_written(&mut self, life: u64, epoch: Epoch) {
+        if life == self.coordinator_life
+            && let Some(map) = self.writing.take()
+        {
+            self.disk = Some(map);
+            self.notify(Event::Persisted(epoch));
+        }
+    }
+
+    /// A shard may begin anew only when nobody has its data any more; and no epoch is used twice.
+    fn judge_restarts(&mut self, map: &ClusterMap) {
+        let Some(old) = &self.disk else { return };
+        if map.epoch <= old.epoch {
+            self.error = Some(format!("epoch {} follows {}", map.epoch.0, old.epoch.0));
+        }
+        for (shard, old) in map.shards.iter().zip(&old.shards) {
+            if shard.epoch != old.epoch {
+                self.views.push((shard.id, self.now_us));
+            }
+            let newcomer = old.joining.map(|joining| joining.member);
+            let knowing = || old.members.iter().filter(|member| Some(**member) != newcomer);
+            let stays = knowing().any(|member| shard.members.contains(member));
+            let lives = |member: &&Member| {
+                let machine = &self.machines[usize::from(member.node.0)];
+                let holds = |node: &Node| node.statuses().any(|(id, status)| id == shard.id && !status.lost);
+                machine.incarnation == member.incarnation && machine.node.as_ref().is_some_and(holds)
+            };
+            if !stays && knowing().any(|member| lives(&member)) {
+                self.error = Some(format!("shard {} begins anew while {:?} lives", shard.id.0, old.members));
+            }
+        }
+    }
+
+    pub(super) fn start_coordinator(&mut self) {
+        self.coordinator_life += 1;
+        let spec = Spec {
+            cluster: 1,
+            seed: 9,
+            nodes: self.plan.holders + self.plan.standbys,
+            standbys: self.plan.standbys,
+            workers: 1,
+            shards: self.plan.shards,
+            copies: self.plan.copies,
+            mode: self.config.mode.into(),
+            datalet: self.plan.datalet.into(),
+        };
+        let (now, settings): (Now, _) = (self.now(u16::MAX), CoordinatorSettings::default());
+        let (disk, modes) = (self.disk.clone(), self.config.modes);
+        self.coordinator = Some(Coordinator::new(now, spec, settings, "coordinator".into(), 1, disk, modes));
+    }
+}
+
+/// The members of each shard, with their lives where those are not the first.
+fn describe(map: &ClusterMap) -> String {
+    let name = |member: &Member| match member.incarnation.0 {
+        1 => format!("{}", member.node.0),
+        life => format!("{}'{life}", member.node.0),
+    };
+    let shard = |shard: &Shard| {
+        let members: Vec<String> = shard.members.iter().map(name).collect();
+        let joining =
+            shard.joining.map_or_else(String::new, |joining| format!(" +{}", name(&joining.member)));
+        format!("shard {} at {}: {}{joining}", shard.id.0, shard.epoch.0, members.join(" "))
+    };
+    map.shards.iter().map(shard).collect::<Vec<_>>().join("; ")
+}

@@ -1,0 +1,187 @@
+//! Nodes: what they do, their stores, their clocks.
+
+use super::{Happening, Machine, Record, Segment, World};
+use crate::flaky::Flaky;
+use bytes::Bytes;
+use sartor_core::coordinator::Heartbeat;
+use sartor_core::coordinator::agent::{Agent, AgentSettings};
+use sartor_core::ids::{Incarnation, NodeId, Position, ShardId, WorkerId};
+use sartor_core::keeper::{Done, Keeper, KeeperLimits};
+use sartor_core::node::{Actions, Event, Node, NodeSettings};
+use sartor_core::time::{Micros, Now};
+use sartor_datalets::{Options, engine};
+use std::sync::atomic::Ordering;
+
+/// When all began, on the wall clock.
+const UNIX_START_MS: u64 = 1_700_000_000_000;
+
+impl Machine {
+    /// What its steady clock shows.
+    pub(super) fn steady(&self, now_us: Micros) -> Micros {
+        self.clock_start + (now_us - self.clock_since) * self.clock_rate / 1_000_000
+    }
+
+    /// From now on its clock runs at another rate.
+    pub(super) fn drift(&mut self, now_us: Micros, rate: u64) {
+        (self.clock_start, self.clock_since, self.clock_rate) = (self.steady(now_us), now_us, rate);
+    }
+
+    /// When its clock will show that.
+    fn time_of(&self, steady_us: Micros) -> Micros {
+        let ahead = steady_us.saturating_sub(self.clock_start);
+        self.clock_since + (ahead * 1_000_000).div_ceil(self.clock_rate)
+    }
+}
+
+impl World {
+    pub(super) fn now(&self, node: u16) -> Now {
+        let machine = self.machines.get(usize::from(node));
+        let offset = machine.map_or(0, |machine| machine.clock_offset_ms);
+        let unix_ms = (UNIX_START_MS + self.now_us / 1000).saturating_add_signed(offset);
+        Now { steady_us: machine.map_or(self.now_us, |machine| machine.steady(self.now_us)), unix_ms }
+    }
+
+    pub(super) fn step(&mut self, node: u16, event: Event) {
+        let now = self.now(node);
+        let mut actions = Actions::default();
+        let machine = &mut self.machines[usize::from(node)];
+        let Some(state) = &mut machine.node else { return };
+        state.step(now, event, &mut actions);
+        self.perform(node, actions);
+        self.plan_turn(node);
+    }
+
+    fn perform(&mut self, node: u16, actions: Actions) {
+        let machine = &mut self.machines[usize::from(node)];
+        for shard in actions.dropped {
+            machine.stores.remove(shard);
+            machine.tasks.retain(|(of, _)| *of != shard);
+        }
+        for (shard, epoch) in actions.opened {
+            let open = engine(self.plan.datalet).expect("a known engine").open;
+            let store = open(&Options { seed: 9 }).expect("an engine that opens");
+            let store = Box::new(Flaky::new(store, machine.mishaps.clone()));
+            let keeper = Keeper::enveloped(store, KeeperLimits::default()).starting_in(epoch);
+            machine.tasks.retain(|(of, _)| *of != shard);
+            machine.stores.insert(shard, keeper);
+        }
+        let was_idle = machine.tasks.is_empty();
+        machine.tasks.extend(actions.tasks);
+        if was_idle && !machine.tasks.is_empty() {
+            let delay = if self.plan.slow_stores { self.random.below(3000) } else { 0 };
+            self.at(self.now_us + delay, Happening::Stores(node));
+        }
+        for reply in actions.replies {
+            let client = self.clients.iter_mut().rev().find(|client| client.session == reply.session);
+            let Some(client) = client else { continue };
+            if let Err(error) = client.on_reply(reply.tag, reply.outcome, reply.position, self.now_us) {
+                self.error = Some(error);
+            }
+        }
+        for (to, frame) in actions.sends {
+            self.send(node, to, frame);
+        }
+    }
+
+    pub(super) fn send(&mut self, from: u16, to: WorkerId, frame: Bytes) {
+        for delay in self.net.copies(&mut self.random, from, to.node.0) {
+            self.at(self.now_us + delay, Happening::Arrive(to, frame.clone()));
+        }
+    }
+
+    /// Runs the tasks that are there, in order; their ends are events of a later turn.
+    pub(super) fn run_stores(&mut self, node: u16) {
+        let now = self.now(node);
+        let stalled_until = self.machines[usize::from(node)].stalled_until;
+        if stalled_until > self.now_us {
+            return self.at(stalled_until, Happening::Stores(node));
+        }
+        let count = self.machines[usize::from(node)].tasks.len();
+        // A slow store stops between tasks.
+        let count =
+            if self.plan.slow_stores { self.random.between(1, count.max(1) as u64) as usize } else { count };
+        for _ in 0..count {
+            let Some((shard, task)) = self.machines[usize::from(node)].tasks.pop_front() else { return };
+            let machine = &mut self.machines[usize::from(node)];
+            let before = machine.stores.get_mut(shard).map(|keeper| keeper.position());
+            let done = machine.stores.run(now, shard, task);
+            self.record(shard, &done, now.unix_ms, before.unwrap_or_default());
+            self.step(node, Event::Stored(shard, done));
+        }
+        if !self.machines[usize::from(node)].tasks.is_empty() {
+            let delay = if self.plan.slow_stores { self.random.below(3000) } else { 0 };
+            self.at(self.now_us + delay, Happening::Stores(node));
+        }
+    }
+
+    /// Remembers what was ordered, and that nobody else orders at the same place.
+    fn record(&mut self, shard: ShardId, done: &Done, unix_ms: u64, before: Position) {
+        let (entry, op) = match done {
+            Done::Evaluated(request, _, Some(entry)) => (entry, Some(request.op.clone())),
+            Done::Expired(Some(entry), _) => (entry, None),
+            _ => return,
+        };
+        let segment = || Segment { parent: before, records: Vec::new() };
+        let segment = self.history.entry((shard, entry.position.epoch)).or_insert_with(segment);
+        let last = segment.records.last().map_or(segment.parent, |record| record.entry.position);
+        if before != last || entry.position.sequence != last.sequence + 1 {
+            let place = entry.position;
+            self.error = Some(format!("shard {} ordered {place} after {last}, with {before}", shard.0));
+        }
+        segment.records.push(Record { entry: entry.clone(), op, unix_ms });
+    }
+
+    /// A turn ends soon if the node has something to send, else when its next timer is due.
+    pub(super) fn plan_turn(&mut self, node: u16) {
+        let machine = &self.machines[usize::from(node)];
+        let Some(wake_at) = machine.node.as_ref().and_then(Node::wake_at) else { return };
+        let planned = machine.turn_at;
+        let due = machine.time_of(wake_at);
+        let at = if due <= self.now_us { self.now_us + self.random.below(300) } else { due };
+        if planned.is_none_or(|planned| at < planned) {
+            self.machines[usize::from(node)].turn_at = Some(at);
+            self.at(at, Happening::Turn(node));
+        }
+    }
+
+    pub(super) fn start_node(&mut self, node: u16) {
+        let machine = &mut self.machines[usize::from(node)];
+        machine.incarnation = Incarnation(machine.incarnation.0 + 1);
+        machine.turn_at = None;
+        machine.mishaps.fails.store(false, Ordering::Relaxed);
+        let heartbeat = Heartbeat {
+            node: NodeId(node),
+            incarnation: machine.incarnation,
+            pid: 1,
+            client_addr: format!("client:{node}"),
+            peer_addr: format!("peer:{node}"),
+            ..Heartbeat::default()
+        };
+        let agent = Agent::new(heartbeat, AgentSettings::default());
+        let me = WorkerId { node: NodeId(node), worker: 0 };
+        let settings = self.node_settings();
+        let machine = &mut self.machines[usize::from(node)];
+        machine.node = Some(Node::new(me, machine.incarnation, settings, Some(agent)));
+        self.plan_turn(node);
+    }
+
+    fn node_settings(&self) -> NodeSettings {
+        let mut settings = NodeSettings { modes: self.config.modes, ..NodeSettings::default() };
+        settings.controlet.page_bytes_max = 300;
+        if self.plan.tight {
+            settings.controlet.batch_bytes_max = 100;
+            settings.controlet.window_bytes_max = 300;
+            settings.controlet.stream_bytes_max = 2000;
+            settings.controlet.expire_batch_max = 2;
+            settings.controlet.waiters_max = 2;
+            settings.controlet.page_bytes_max = 64;
+            settings.controlet.answer_bytes_max = 200;
+            settings.controlet.answers_bytes_max = 500;
+            settings.forward.pending_max = 16;
+            settings.forward.batch_requests_max = 3;
+            settings.forward.batch_bytes_max = 200;
+            settings.forward.answers_bytes_max = 50;
+        }
+        settings
+    }
+}

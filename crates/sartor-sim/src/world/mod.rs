@@ -1,0 +1,338 @@
+//! The world: time, the network, nodes with their stores, the coordinator with its disk, clients.
+
+mod control;
+mod faults;
+mod load;
+mod machine;
+
+use crate::client::Client;
+use crate::flaky::Mishaps;
+use crate::met::Met;
+use crate::net::Net;
+use crate::plan::Plan;
+use crate::{Config, Summary};
+use bytes::Bytes;
+use sartor_core::coordinator::{COORDINATOR, Coordinator, CoordinatorSettings, Event as Notice};
+use sartor_core::ids::{Epoch, Incarnation, Position, ShardId, WorkerId};
+use sartor_core::keeper::{Entry, Task};
+use sartor_core::node::{Event, Node};
+use sartor_core::operation::Op;
+use sartor_core::random::{Random, mix};
+use sartor_core::routing::map::{ClusterMap, Member};
+use sartor_core::stores::Stores;
+use sartor_core::time::{Micros, millis};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A run with fewer operations shows too little.
+const OPERATIONS_MIN: usize = 500;
+/// How long a healed cluster may take until everything is answered and equal.
+const HEAL_US: Micros = millis(12_000);
+/// How much longer, where nodes that did not reach each other must be well for a while first.
+const CALM_US: Micros = millis(20_000);
+
+/// One simulated cluster.
+pub struct World {
+    /// What the seed means.
+    pub plan: Plan,
+    /// What is simulated.
+    pub config: Config,
+    random: Random,
+    now_us: Micros,
+    queue: BTreeMap<(Micros, u64), Happening>,
+    happenings: u64,
+    net: Net,
+    /// The nodes.
+    pub machines: Vec<Machine>,
+    coordinator: Option<Coordinator>,
+    disk: Option<ClusterMap>,
+    /// On its way to the disk.
+    writing: Option<ClusterMap>,
+    coordinator_life: u64,
+    /// The connections, closed ones too.
+    pub clients: Vec<Client>,
+    open: Vec<usize>,
+    /// What the ordering replica of each shard did, by the epoch of its entries.
+    pub history: BTreeMap<(ShardId, Epoch), Segment>,
+    /// When a shard's members changed.
+    pub views: Vec<(ShardId, Micros)>,
+    trace: u64,
+    faults: u64,
+    /// Which faults met whom.
+    pub met: Met,
+    /// How often the map has changed.
+    changes: u64,
+    /// Blows of the plan that wait for their message: how many are left, and in which shard.
+    armed: Vec<(usize, u64, ShardId)>,
+    /// Who was last removed from each shard.
+    removed: BTreeMap<ShardId, Member>,
+    error: Option<String>,
+    /// What would have happened to the coordinator meanwhile, while it stands still.
+    coordinator_paused: Option<Vec<Happening>>,
+}
+
+/// What one epoch added to a shard's history.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// What the ordering replica had when it began.
+    pub parent: Position,
+    /// The entries, in order.
+    pub records: Vec<Record>,
+}
+
+/// An entry as it was ordered.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// The entry.
+    pub entry: Entry,
+    /// The operation it came from; none for expiry.
+    pub op: Option<Op>,
+    /// The wall clock by which it was decided.
+    pub unix_ms: u64,
+}
+
+/// A node and what surrounds it.
+pub struct Machine {
+    /// The state machine; none while it is down.
+    pub node: Option<Node>,
+    /// Its stores.
+    pub stores: Stores,
+    /// Its life.
+    pub incarnation: Incarnation,
+    tasks: VecDeque<(ShardId, Task)>,
+    paused: Option<Vec<Happening>>,
+    clock_offset_ms: i64,
+    /// How fast its steady clock runs, in millionths, and what it showed at the beginning.
+    clock_rate: u64,
+    clock_start: Micros,
+    /// When it began to run at that rate.
+    clock_since: Micros,
+    turn_at: Option<Micros>,
+    mishaps: Mishaps,
+    /// Its stores do nothing until then.
+    stalled_until: Micros,
+}
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Arrive(WorkerId, Bytes),
+    Turn(u16),
+    Stores(u16),
+    Client,
+    Begin(usize),
+    End(usize),
+    Persisted(u64, Epoch),
+    Tick,
+    /// A link dies for ever.
+    Part,
+    Probe,
+    StartNode(u16),
+    StartCoordinator,
+}
+
+impl World {
+    /// The world of a seed, at its beginning.
+    pub fn new(seed: u64, config: &Config) -> World {
+        let mut random = Random::new(seed);
+        let plan = Plan::new(&mut random, config.run_ms);
+        let nodes = plan.holders + plan.standbys;
+        let clock = |random: &mut Random| (random.between(920_000, 1_080_000), random.below(1 << 40));
+        let clocks: Vec<(u64, Micros)> = (0..nodes).map(|_| clock(&mut random)).collect();
+        let machine = |node: u16| Machine {
+            clock_rate: clocks[usize::from(node)].0,
+            clock_start: clocks[usize::from(node)].1,
+            node: None,
+            stores: Stores::default(),
+            incarnation: Incarnation(0),
+            tasks: VecDeque::new(),
+            paused: None,
+            clock_since: 0,
+            clock_offset_ms: 0,
+            turn_at: None,
+            mishaps: Mishaps::default(),
+            stalled_until: 0,
+        };
+        let mut world = World {
+            config: *config,
+            now_us: 0,
+            queue: BTreeMap::new(),
+            happenings: 0,
+            net: Net::default(),
+            machines: (0..nodes).map(machine).collect(),
+            coordinator: None,
+            disk: None,
+            writing: None,
+            coordinator_life: 0,
+            clients: Vec::new(),
+            open: Vec::new(),
+            history: BTreeMap::new(),
+            views: Vec::new(),
+            trace: seed,
+            faults: 0,
+            met: Met::default(),
+            changes: 0,
+            armed: Vec::new(),
+            removed: BTreeMap::new(),
+            error: None,
+            coordinator_paused: None,
+            plan,
+            random,
+        };
+        for index in 0..world.plan.clients {
+            let client = Client::new(&mut world.random, index, 0, u64::from(nodes));
+            world.open.push(world.clients.len());
+            world.clients.push(client);
+        }
+        world.start_coordinator();
+        for node in 0..nodes {
+            world.start_node(node);
+        }
+        for (index, fault) in world.plan.faults.clone().into_iter().enumerate() {
+            world.at(fault.at, Happening::Begin(index));
+            world.at(fault.until, Happening::End(index));
+        }
+        if let Some(fault) = &world.plan.lasting {
+            let at = fault.at;
+            world.at(at, Happening::Part);
+        }
+        world.at(millis(50), Happening::Client);
+        world.at(0, Happening::Tick);
+        world
+    }
+
+    /// Runs to the end: faults and load, then peace until all is answered.
+    pub fn run(&mut self) -> Result<(), String> {
+        let mut end = millis(self.config.run_ms);
+        self.run_until(end)?;
+        // Where faults kept clients waiting, they get more time.
+        while self.clients.iter().map(|client| client.asked.len()).sum::<usize>() < OPERATIONS_MIN {
+            end += millis(1000);
+            self.run_until(end)?;
+        }
+        self.heal();
+        let estranged = self.coordinator.as_ref().map(|c| c.estranged()).unwrap_or_default();
+        if !estranged.is_empty() || self.plan.lasting.is_some() {
+            end += CALM_US;
+        }
+        // Long before the end, everything must work again.
+        self.at(end + HEAL_US / 2, Happening::Probe);
+        self.run_until(end + HEAL_US)
+    }
+
+    /// What happened.
+    pub fn summary(&self) -> Summary {
+        let asked = || self.clients.iter().flat_map(|client| &client.asked);
+        let succeeded = |asked: &&crate::client::Asked| {
+            asked
+                .answer
+                .as_ref()
+                .is_some_and(|(outcome, _)| !matches!(outcome, sartor_core::operation::Outcome::Failed(_)))
+        };
+        Summary {
+            operations: asked().count() as u64,
+            succeeded: asked().filter(succeeded).count() as u64,
+            faults: self.faults,
+            simulated_ms: self.now_us / 1000,
+            met: self.met.clone(),
+            trace: self.trace,
+        }
+    }
+
+    /// The map in force.
+    pub fn map(&self) -> Option<&ClusterMap> {
+        self.coordinator.as_ref().and_then(Coordinator::map)
+    }
+
+    fn at(&mut self, at: Micros, happening: Happening) {
+        self.happenings += 1;
+        self.queue.insert((at, self.happenings), happening);
+    }
+
+    fn run_until(&mut self, end: Micros) -> Result<(), String> {
+        while let Some(entry) = self.queue.first_entry().filter(|entry| entry.key().0 <= end) {
+            let ((at, number), happening) = entry.remove_entry();
+            self.now_us = at;
+            self.trace = mix(self.trace ^ at.wrapping_mul(31) ^ number ^ happening.fingerprint());
+            self.happen(happening);
+            if let Some(error) = self.error.take() {
+                return Err(error);
+            }
+        }
+        self.now_us = end;
+        Ok(())
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        if let Some(node) = happening.node()
+            && let Some(deferred) = &mut self.machines[usize::from(node)].paused
+        {
+            deferred.push(happening);
+            return;
+        }
+        if matches!(happening, Happening::Arrive(COORDINATOR, _) | Happening::Tick | Happening::Persisted(..))
+            && let Some(deferred) = &mut self.coordinator_paused
+        {
+            deferred.push(happening);
+            return;
+        }
+        if matches!(happening, Happening::Arrive(..)) {
+            self.strike();
+        }
+        match happening {
+            Happening::Arrive(COORDINATOR, frame) => self.notify(Notice::Frame(frame)),
+            Happening::Arrive(to, frame) => self.step(to.node.0, Event::Frame(frame)),
+            Happening::Turn(node) => {
+                let turn_at = &mut self.machines[usize::from(node)].turn_at;
+                // One that was planned before an earlier one was is over.
+                if turn_at.is_some_and(|at| at <= self.now_us) {
+                    *turn_at = None;
+                    self.step(node, Event::Wake);
+                }
+            }
+            Happening::Stores(node) => self.run_stores(node),
+            Happening::Client => self.client(),
+            Happening::Begin(index) => self.begin(index),
+            Happening::End(index) => self.end(index),
+            Happening::Persisted(life, epoch) => self.on_written(life, epoch),
+            Happening::Part => self.part(),
+            Happening::Tick => {
+                let tick_us = CoordinatorSettings::default().tick_us;
+                self.at(self.now_us + tick_us, Happening::Tick);
+                self.notify(Notice::Tick);
+            }
+            Happening::Probe => self.probe(),
+            Happening::StartNode(node) => self.start_node(node),
+            Happening::StartCoordinator => self.start_coordinator(),
+        }
+    }
+}
+
+impl Happening {
+    /// The node it happens to, if to one.
+    fn node(&self) -> Option<u16> {
+        match self {
+            Happening::Arrive(to, _) if *to != COORDINATOR => Some(to.node.0),
+            Happening::Turn(node) | Happening::Stores(node) => Some(*node),
+            _ => None,
+        }
+    }
+
+    fn fingerprint(&self) -> u64 {
+        match self {
+            Happening::Arrive(to, frame) => {
+                let word = |chunk: &[u8]| chunk.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+                frame.chunks(8).fold(u64::from(to.node.0), |sum, chunk| mix(sum ^ word(chunk)))
+            }
+            Happening::Turn(node) => 1 << 32 | u64::from(*node),
+            Happening::Stores(node) => 2 << 32 | u64::from(*node),
+            Happening::Client => 3 << 32,
+            Happening::Begin(index) => 4 << 32 | *index as u64,
+            Happening::End(index) => 5 << 32 | *index as u64,
+            Happening::Persisted(life, epoch) => 6 << 32 | life << 24 | epoch.0,
+            Happening::StartNode(node) => 7 << 32 | u64::from(*node),
+            Happening::StartCoordinator => 8 << 32,
+            Happening::Tick => 9 << 32,
+            Happening::Probe => 10 << 32,
+            Happening::Part => 11 << 32,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! `sartor sim`: the simulator, seed by seed, on all cores.
+
+#[cfg(feature = "mutants")]
+mod mutants;
+mod seeds;
+
+use crate::{Failed, say};
+use clap::Args;
+use sartor_core::controlet::{MODES, Mode, mode};
+use sartor_sim::met::PHASES;
+use sartor_sim::{Config, Summary};
+use seeds::Seeds;
+use std::time::{Duration, Instant};
+
+/// Arguments of `sartor sim`.
+#[derive(Args)]
+pub struct SimArgs {
+    /// The mode to simulate
+    #[arg(long, default_value = "ms+sc")]
+    mode: String,
+    /// How many seeds
+    #[arg(long, default_value_t = 1000)]
+    seeds: u64,
+    /// The first one
+    #[arg(long, default_value_t = 0)]
+    first: u64,
+    /// Only this one
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Print faults and cluster maps of that one as they come
+    #[arg(long, requires = "seed")]
+    trace: bool,
+    /// Simulated seconds of faults and load for each
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Print how often each fault met each role in each phase
+    #[arg(long)]
+    met: bool,
+    /// Plant each known protocol fault in turn, and see that it is found
+    #[cfg(feature = "mutants")]
+    #[arg(long)]
+    mutants: bool,
+    /// Only this one
+    #[cfg(feature = "mutants")]
+    #[arg(long, requires = "mutants")]
+    mutant: Option<String>,
+}
+
+/// Runs the verb.
+pub fn run(args: &SimArgs) -> Result<(), Failed> {
+    #[cfg(feature = "mutants")]
+    if args.mutants {
+        return mutants::run(args.mutant.as_deref());
+    }
+    let Some(mode) = mode(MODES, &args.mode) else { return Err(unknown_mode(&args.mode)) };
+    let config =
+        Config { mode: mode.name, run_ms: args.seconds * 1000, trace: args.trace, ..Config::default() };
+    let (first, count) = args.seed.map_or((args.first, args.seeds), |seed| (seed, 1));
+    let started = Instant::now();
+    let seeds = Seeds { config, first, count, until_found: false };
+    let (total, failures) = seeds.run(true);
+    for (seed, error) in failures.iter().take(10) {
+        say(format_args!("seed {seed}: {error}"));
+        say(format_args!(
+            "  again: sartor sim --mode {} --seed {seed} --seconds {}",
+            mode.name, args.seconds
+        ));
+    }
+    if args.met {
+        print_met(&total);
+    }
+    print_total(mode, &total, count - failures.len() as u64, count, started.elapsed());
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(Failed::other(format!("{} seeds failed", failures.len()))),
+    }
+}
+
+fn print_total(mode: &Mode, total: &Summary, passed: u64, count: u64, took: Duration) {
+    let hours = total.simulated_ms as f64 / 3_600_000.0;
+    let years_an_hour = hours / (365.25 * 24.0) / (took.as_secs_f64() / 3600.0);
+    say(format_args!(
+        "{}: {passed} of {count} seeds passed; {} operations ({} succeeded), {} faults, {hours:.1} simulated hours in {:.1} s ({years_an_hour:.2} simulated years an hour)",
+        mode.name,
+        total.operations,
+        total.succeeded,
+        total.faults,
+        took.as_secs_f64(),
+    ));
+}
+
+fn print_met(total: &Summary) {
+    let [steady, taking, filling, joining] = PHASES;
+    say(format_args!("{:<16}{:<14}{steady:>10}{taking:>13}{filling:>10}{joining:>10}", "FAULT", "MET"));
+    for (fault, role, [a, b, c, d]) in total.met.rows() {
+        say(format_args!("{fault:<16}{role:<14}{a:>10}{b:>13}{c:>10}{d:>10}"));
+    }
+}
+
+/// The one line for a mode that does not exist.
+pub fn unknown_mode(name: &str) -> Failed {
+    let names: Vec<&str> = MODES.iter().map(|mode| mode.name).collect();
+    Failed::input(format!("unknown mode '{name}'; there is: {}", names.join(", ")))
+}
