@@ -105,7 +105,8 @@ def etcd(tmp_path):
 
 @contextmanager
 def started(*options, etcd, port=None, coordinators=3):
-    metadata = f"etcd://127.0.0.1:{port or etcd.port}"
+    # Nobody is at the first address: the next one is asked.
+    metadata = f"etcd://127.0.0.1:1,127.0.0.1:{port or etcd.port}"
     cluster = Cluster("--metadata", metadata, "--coordinators", str(coordinators), *options)
     try:
         yield cluster
@@ -248,14 +249,32 @@ def test_an_older_map_is_noticed_and_the_newest_one_heals(etcd):
 
 def test_an_answer_of_etcd_that_gets_lost(etcd):
     """The map was written and nobody told the leader: it finds out, and neither stops nor writes it twice."""
-    with losing(etcd.port) as (port, lost):
-        with started(etcd=etcd, port=port, coordinators=1) as cluster:
-            leader = etcd.keys()["leader"]
-            for node in (0, 1):
-                lost.arm(3)
-                killed(cluster, node)
-                assert lost.count == 0, "three answers were lost"
-            assert etcd.keys()["leader"] == leader, "it led all the time"
+    with bad_way(etcd.port) as way, started(etcd=etcd, port=way.port, coordinators=1) as cluster:
+        leader = etcd.keys()["leader"]
+        for node in (0, 1):
+            way.answers_lost = 3
+            killed(cluster, node)
+            assert way.answers_lost == 0, "three answers were lost"
+        assert etcd.keys()["leader"] == leader, "it led all the time"
+
+
+def test_a_write_that_arrives_when_another_one_leads(etcd):
+    """A leader is stopped with a map on its way to etcd, and that comes in late."""
+    with bad_way(etcd.port) as way, started("--no-restart", etcd=etcd, port=way.port) as cluster:
+        old = etcd.leader()
+        way.holds = True
+        signalled(cluster.status()["nodes"][0], signal.SIGKILL)
+        assert way.held.wait(10), "the next map is on its way"
+        with stopped(old, 0):
+            new = another_leads(etcd, old)
+            before = etcd.keys()
+            way.go.set()
+            # The new leader gives everybody half a second to be heard before it makes a map of its own.
+            time.sleep(0.3)
+            assert etcd.keys() == before, "what comes from the old one changes nothing"
+            taken = lambda: cluster.status(1)["health"] == "healthy" and cluster.status(1)["nodes"][3]["state"] == "up"
+            wait_for(taken, "the node is replaced")
+        assert etcd.leader() == new and "somebody else changed" not in cluster.banner
 
 
 def test_a_map_in_a_file_is_not_forgotten(etcd, tmp_path):
@@ -311,46 +330,61 @@ def children(cluster, verb):
     return found
 
 
-class Lost:
-    """How many answers to writes of the map are still to be lost."""
+class Way:
+    """A way to etcd with faults; they meet the transactions that write a map."""
 
-    count = 0
+    def __init__(self, port):
+        self.to = port
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        # So many answers are still to be lost.
+        self.answers_lost = 0
+        # The next one is held until it may go.
+        self.holds, self.held, self.go = False, threading.Event(), threading.Event()
+        threading.Thread(target=self.accept, daemon=True).start()
 
-    def arm(self, count):
-        self.count = count
+    def accept(self):
+        while True:
+            try:
+                near, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.pump, args=(near,), daemon=True).start()
 
-
-@contextmanager
-def losing(port):
-    """A way to etcd on which answers to writes of the map get lost, when it is armed; its port."""
-    lost, listener = Lost(), socket.create_server(("127.0.0.1", 0))
-
-    def pump(near):
-        far, doomed = socket.create_connection(("127.0.0.1", port)), False
+    def pump(self, near):
+        far, doomed = socket.create_connection(("127.0.0.1", self.to)), False
         with near, far:
             while True:
                 for ready in select.select([near, far], [], [])[0]:
                     try:
                         data = ready.recv(65536)
+                        if not data or (ready is far and doomed):
+                            return
+                        if ready is near and is_write_of_map(data):
+                            doomed = self.meet_write() or doomed
+                        (far if ready is near else near).sendall(data)
                     except OSError:
                         return
-                    if not data or (ready is far and doomed):
-                        return
-                    if ready is near and is_write_of_map(data) and lost.count:
-                        lost.count, doomed = lost.count - 1, True
-                    (far if ready is near else near).sendall(data)
 
-    def accept():
-        while True:
-            try:
-                near, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=pump, args=(near,), daemon=True).start()
+    def meet_write(self):
+        """Whether its answer is to be lost."""
+        if self.holds:
+            self.holds = False
+            self.held.set()
+            self.go.wait()
+        if self.answers_lost:
+            self.answers_lost -= 1
+            return True
+        return False
 
-    threading.Thread(target=accept, daemon=True).start()
-    yield listener.getsockname()[1], lost
-    listener.close()
+
+@contextmanager
+def bad_way(port):
+    way = Way(port)
+    try:
+        yield way
+    finally:
+        way.listener.close()
 
 
 def is_write_of_map(data):

@@ -90,6 +90,8 @@ impl Process {
                 other => other?,
             }
             let now = clock::now();
+            // First of all, as even a socket that becomes writable may let something out.
+            self.hear_store(now)?;
             let mut frames = Vec::new();
             for event in &events {
                 let token = event.token();
@@ -100,7 +102,6 @@ impl Process {
                     (_, _) => self.links.accept(self.poll.registry()),
                 }
             }
-            self.hear_store(now)?;
             for frame in frames {
                 self.learn_addr(&frame);
                 self.step(now, Event::Frame(frame))?;

@@ -137,8 +137,7 @@ fn watch(mut gateway: Gateway, prefix: &str, doorbell: &Sender<Order>) {
             listens && seen != Seen::Compacted
         });
         // An etcd that is away is the other thread's to tell.
-        if done.is_err() {
-            std::thread::sleep(Duration::from_micros(RETRY_US));
-        }
+        drop(done);
+        std::thread::sleep(Duration::from_micros(RETRY_US));
     }
 }

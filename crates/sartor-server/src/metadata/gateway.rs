@@ -145,8 +145,8 @@ impl Gateway {
         let mut line = String::new();
         while lines.read_line(&mut line).map_err(|error| error.to_string())? > 0 {
             let answer: Value = serde_json::from_str(&line).map_err(|error| error.to_string())?;
-            if let Some(error) = answer["error"]["message"].as_str() {
-                return Err(error.into());
+            if answer["result"].is_null() {
+                return Err(line);
             }
             if !see(seen_of(&answer["result"])) {
                 break;
