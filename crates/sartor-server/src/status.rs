@@ -2,6 +2,7 @@
 
 use sartor_core::controlet::{MODES, mode};
 use sartor_core::coordinator::{NodeReport, NodeState, Repair};
+use sartor_core::ids::Incarnation;
 use sartor_core::routing::map::{ClusterMap, Shard};
 use serde::{Deserialize, Serialize};
 
@@ -184,7 +185,9 @@ impl Health {
             .iter()
             .map(|member| {
                 let report = reports.iter().find(|report| report.node == member.node);
-                report.is_some_and(|r| r.state != NodeState::Down && r.incarnation == member.incarnation)
+                // A coordinator that has just begun has not heard of this life yet, and misses nobody.
+                let same = |life: Incarnation| life == member.incarnation || life == Incarnation(0);
+                report.is_some_and(|r| r.state != NodeState::Down && same(r.incarnation))
             })
             .collect();
         let table = map.table_of(shard);

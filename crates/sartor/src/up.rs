@@ -3,7 +3,7 @@
 use crate::sim::unknown_mode;
 use crate::status;
 use crate::supervise::{self, Supervised};
-use crate::{Failed, resp, say};
+use crate::{Failed, say};
 use clap::Args;
 use sartor_core::controlet::{MODES, mode};
 use sartor_datalets::{ENGINES, engine};
@@ -275,12 +275,15 @@ impl Cluster {
     }
 
     fn is_serving(&self) -> Option<Status> {
-        let first = self.node_addr(0);
-        let status = status::fetch(&first).ok()?;
-        let all_know =
-            (0..self.config.nodes).all(|node| resp::ask(&self.node_addr(node), &["SARTOR.STATUS"]).is_ok());
-        (status.health == "healthy" && status.nodes.iter().all(|node| node.state != "down") && all_know)
-            .then_some(status)
+        let mut first = None;
+        for node in 0..self.config.nodes {
+            let status = status::fetch(&self.node_addr(node)).ok()?;
+            if status.health != "healthy" || status.nodes.iter().any(|node| node.state == "down") {
+                return None;
+            }
+            first.get_or_insert(status);
+        }
+        first
     }
 
     fn announce(&self, status: &Status) {
