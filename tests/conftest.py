@@ -33,7 +33,7 @@ def free_port():
     """A port such that all those a cluster takes are free."""
     for port in range(20000 + os.getpid() % 5000, 60000, 500):
         try:
-            for offset in [*range(10), 200, 201, *range(300, 310)]:
+            for offset in [*range(10), *range(200, 206), *range(300, 310)]:
                 with socket.socket() as s:
                     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                     s.bind(("127.0.0.1", port + offset))
@@ -61,7 +61,14 @@ class Cluster:
                 assert line, f"sartor up ended: {self.banner}"
                 self.banner += line
             # Somebody must read what the processes say, or they wait for it.
-            threading.Thread(target=self.up.stdout.read, daemon=True).start()
+            threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        try:
+            for line in self.up.stdout:
+                self.banner += line
+        except ValueError:  # It is closed at the end.
+            pass
 
     def client(self, node=0, **options):
         return redis.Redis(port=self.port + node, **options)

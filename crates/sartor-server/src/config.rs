@@ -4,7 +4,8 @@ use sartor_core::controlet::part::lease::LeaseSettings;
 use sartor_core::coordinator::CoordinatorSettings;
 use sartor_core::coordinator::agent::AgentSettings;
 use sartor_core::time::millis;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -31,8 +32,9 @@ pub struct NodeConfig {
     /// The address that other nodes are told, where it differs from `peer_listen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer_announce: Option<String>,
-    /// The coordinator's RPC address, `host:port`.
-    pub coordinator: String,
+    /// The coordinators' RPC addresses, `host:port`; one as it is, or a list.
+    #[serde(deserialize_with = "one_or_more")]
+    pub coordinator: Vec<String>,
     /// Whether it may listen beyond this machine although nobody has to authenticate.
     #[serde(default)]
     pub unprotected: bool,
@@ -54,12 +56,20 @@ pub struct CoordinatorConfig {
     pub seed: u64,
     /// Where nodes connect, `host:port`.
     pub listen: String,
+    /// The address that nodes and other coordinators are told, where it differs from `listen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub announce: Option<String>,
     /// Where HTTP is served, `host:port`.
     pub http: String,
     /// Whether it may listen beyond this machine although nobody has to authenticate.
     #[serde(default)]
     pub unprotected: bool,
-    /// Where the cluster map is kept.
+    /// Where the cluster map is kept: `file`, in `dir`; or `etcd://host:port,...`, where several
+    /// coordinators of one cluster find each other.
+    #[serde(default = "file")]
+    pub metadata: String,
+    /// The folder of the file.
+    #[serde(default)]
     pub dir: PathBuf,
     /// Nodes, standbys included.
     pub nodes: u16,
@@ -79,6 +89,34 @@ pub struct CoordinatorConfig {
     /// A node that is silent for so long is replaced, in ms; the same in all processes.
     #[serde(default = "detect_ms")]
     pub detect_ms: u64,
+}
+
+impl CoordinatorConfig {
+    /// Its address, as nodes know it.
+    pub fn addr(&self) -> &str {
+        self.announce.as_ref().unwrap_or(&self.listen)
+    }
+}
+
+fn one_or_more<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "an address host:port or a list of them was expected")]
+    enum Addrs {
+        One(String),
+        More(Vec<String>),
+    }
+    let addrs = match Addrs::deserialize(from)? {
+        Addrs::One(addr) => vec![addr],
+        Addrs::More(addrs) => addrs,
+    };
+    if addrs.is_empty() {
+        return Err(D::Error::custom("coordinator must name at least one address"));
+    }
+    Ok(addrs)
+}
+
+fn file() -> String {
+    "file".into()
 }
 
 fn one() -> u8 {
@@ -151,5 +189,19 @@ mod tests {
         let error = load::<NodeConfig>(&path).unwrap_err();
         assert!(error.contains("noise") && !error.contains('\n'), "{error}");
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn one_coordinator_or_several() {
+        let config = |coordinator: &str| {
+            let text = format!(
+                "cluster = 1\nnode = 0\nlisten = \"\"\npeer_listen = \"\"\ncoordinator = {coordinator}\n"
+            );
+            toml::from_str::<NodeConfig>(&text).map(|config| config.coordinator)
+        };
+        assert_eq!(config("\"a:1\"").unwrap(), ["a:1"]);
+        assert_eq!(config("[\"a:1\", \"b:2\"]").unwrap(), ["a:1", "b:2"]);
+        assert!(config("[]").unwrap_err().to_string().contains("at least one address"));
+        assert!(config("7").unwrap_err().to_string().contains("host:port"));
     }
 }

@@ -1,44 +1,47 @@
-//! The coordinator's process: one event loop around the core's coordinator, its map on disk, and a
+//! A coordinator's process: one event loop around the core's coordinator, a store that keeps its map, and a
 //! few pages of HTTP.
+//!
+//! The core's coordinator exists only while this process leads, and is made anew, from the map that is kept, each
+//! time it begins to. Who does not lead hears heartbeats and says nothing.
 
 use crate::clock;
-use crate::config::{CoordinatorConfig, Timing, replace};
+use crate::config::{CoordinatorConfig, Timing};
 use crate::link::{IN, KINDS, Links, OUT};
+use crate::metadata::{Leader, MetadataStore, Notice, Term, open};
 use crate::node::bind;
 use crate::status::{CoordinatorNews, status};
 use bytes::Bytes;
 use mio::net::TcpListener;
-use mio::{Events, Poll, Token};
+use mio::{Events, Poll, Token, Waker};
 use sartor_core::controlet::MODES;
-use sartor_core::coordinator::{Action, Coordinator, Event, Heartbeat, Spec};
+use sartor_core::coordinator::{Action, Coordinator, CoordinatorSettings, Event, Heartbeat, Spec};
 use sartor_core::ids::WorkerId;
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::time::{Micros, Now};
 use sartor_core::wire::codec::Wire;
 use sartor_core::wire::frame::Header;
-use std::path::Path;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 const LISTENER: Token = Token(0);
-const MAP_FILE: &str = "cluster.map";
+const WAKER: Token = Token(KINDS);
 
-/// Runs the coordinator until the process ends.
+/// Runs a coordinator until the process ends.
 pub fn run(config: &CoordinatorConfig) -> Result<(), String> {
     let listener = TcpListener::from_std(bind(&config.listen, config.unprotected)?);
     let page = Arc::new(Mutex::new(String::from("{}")));
     serve_http(&config.http, page.clone())?;
-    let map = load_map(&config.dir)?;
     let failed = |error: std::io::Error| format!("cannot start the event loop: {error}");
     let poll = Poll::new().map_err(failed)?;
+    let waker = Arc::new(Waker::new(poll.registry(), WAKER).map_err(failed)?);
+    let store = open(config, waker)?;
     let mut links = Links::new(config.cluster, 0, Some(listener));
     links.register(poll.registry(), LISTENER).map_err(failed)?;
     let settings = Timing::of(config.detect_ms).coordinator;
-    let (addr, pid, now) = (config.listen.clone(), std::process::id(), clock::now());
-    let core = Coordinator::new(now, spec(config), settings, addr, pid, map, MODES);
-    let (config, tick_us, log) = (config.clone(), settings.tick_us, logger().map_err(failed)?);
-    let mut process = Process { config, poll, links, core, page, tick_us, ticked_us: 0, log, warned: false };
+    let (config, log) = (config.clone(), logger().map_err(failed)?);
+    let (lead, leader, ticked_us) = (None, None, 0);
+    let mut process = Process { config, poll, links, store, settings, lead, leader, page, ticked_us, log };
     process.run().map_err(|error| format!("the coordinator ends: {error}"))
 }
 
@@ -60,31 +63,43 @@ struct Process {
     config: CoordinatorConfig,
     poll: Poll,
     links: Links,
-    core: Coordinator,
+    store: Box<dyn MetadataStore>,
+    settings: CoordinatorSettings,
+    /// While this process leads.
+    lead: Option<Lead>,
+    /// Who else does.
+    leader: Option<Leader>,
     page: Arc<Mutex<String>>,
-    tick_us: Micros,
     ticked_us: Micros,
     log: SyncSender<String>,
+}
+
+struct Lead {
+    term: Term,
+    core: Coordinator,
     warned: bool,
 }
 
 impl Process {
     fn run(&mut self) -> std::io::Result<()> {
         let mut events = Events::with_capacity(256);
-        self.publish(clock::now());
+        let tick_us = self.settings.tick_us;
         loop {
-            match self.poll.poll(&mut events, Some(Duration::from_micros(self.tick_us))) {
+            match self.poll.poll(&mut events, Some(Duration::from_micros(tick_us))) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 other => other?,
             }
             let now = clock::now();
+            // First of all, as even a socket that becomes writable may let something out.
+            self.hear_store(now)?;
             let mut frames = Vec::new();
             for event in &events {
                 let token = event.token();
-                match token.0 % KINDS {
-                    OUT => self.links.on_out_event(now.steady_us, token, event.is_read_closed()),
-                    IN => self.links.on_in_event(self.poll.registry(), token, &mut frames),
-                    _ => self.links.accept(self.poll.registry()),
+                match (token, token.0 % KINDS) {
+                    (WAKER, _) => {}
+                    (_, OUT) => self.links.on_out_event(now.steady_us, token, event.is_read_closed()),
+                    (_, IN) => self.links.on_in_event(self.poll.registry(), token, &mut frames),
+                    (_, _) => self.links.accept(self.poll.registry()),
                 }
             }
             for frame in frames {
@@ -92,23 +107,89 @@ impl Process {
                 self.step(now, Event::Frame(frame))?;
             }
             // After everything that was heard: who has spoken is not silent.
-            if now.steady_us >= self.ticked_us + self.tick_us {
+            if now.steady_us >= self.ticked_us + tick_us {
                 self.ticked_us = now.steady_us;
                 self.step(now, Event::Tick)?;
                 self.warn();
             }
+            // This process may have stood still since the turn began: then nothing of it may leave.
+            let now = clock::now();
+            self.hear_store(now)?;
             self.links.flush(now.steady_us, self.poll.registry());
             self.publish(now);
         }
     }
 
+    /// Learns whether this process leads, and what is kept.
+    fn hear_store(&mut self, now: Now) -> std::io::Result<()> {
+        // Asked before the news are read, or it could be meant for a term that is told of only later.
+        let doubtful =
+            if self.store.is_certain(now) { None } else { self.lead.as_ref().map(|lead| lead.term) };
+        loop {
+            let news = self.store.news();
+            if news.is_empty() {
+                break;
+            }
+            for notice in news {
+                self.on_notice(now, notice)?;
+            }
+        }
+        if let Some(term) = doubtful.filter(|term| self.lead.as_ref().is_some_and(|lead| lead.term == *term))
+        {
+            self.store.resign(term);
+            self.depose(term, "its lease could not be renewed in time");
+        }
+        Ok(())
+    }
+
+    fn on_notice(&mut self, now: Now, notice: Notice) -> std::io::Result<()> {
+        match notice {
+            Notice::Leads(term, map) => {
+                let (spec, addr) = (spec(&self.config), self.config.addr().to_owned());
+                // It has heard nobody yet, so the silence of all counts from now.
+                let core = Coordinator::new(now, spec, self.settings, addr, std::process::id(), map, MODES);
+                self.lead = Some(Lead { term, core, warned: false });
+                self.leader = None;
+                if self.config.metadata != "file" {
+                    self.tell(format!("the coordinator at {} leads (term {term})", self.config.addr()));
+                }
+            }
+            Notice::Saved(term, epoch) => {
+                if let Some(lead) = self.lead.as_ref().filter(|lead| lead.term == term) {
+                    let old = lead.core.map().cloned();
+                    self.step(now, Event::Persisted(epoch))?;
+                    let new = self.lead.as_ref().and_then(|lead| lead.core.map());
+                    let lines = new.map_or(Vec::new(), |new| changes(old.as_ref(), new));
+                    lines.into_iter().for_each(|line| self.tell(line));
+                }
+            }
+            Notice::Deposed(term, why) => self.depose(term, &why),
+            Notice::Follows(leader) => self.leader = leader,
+            Notice::Trouble(line) => self.tell(line),
+        }
+        Ok(())
+    }
+
+    /// That term is over: what was decided in it and is not kept is forgotten, and what was not sent stays here.
+    fn depose(&mut self, term: Term, why: &str) {
+        if self.lead.take_if(|lead| lead.term == term).is_some() {
+            self.links.fall_silent();
+            self.tell(format!("the coordinator at {} leads no longer: {why}", self.config.addr()));
+        }
+    }
+
+    /// Whoever does not read our messages must not stop us.
+    fn tell(&self, line: String) {
+        let _ = self.log.try_send(line);
+    }
+
     fn warn(&mut self) {
-        if let Some(epoch) = self.core.outdated().filter(|_| !self.warned) {
-            self.warned = true;
-            let (path, epoch) = (self.config.dir.join(MAP_FILE), epoch.0);
-            let _ = self.log.try_send(format!(
-                "{} is older than the map of the nodes (epoch {epoch}); nothing will be repaired. Put its newest copy back, or stop all nodes and begin with an empty folder",
-                path.display()
+        let Some(lead) = self.lead.as_mut().filter(|lead| !lead.warned) else { return };
+        if let Some(epoch) = lead.core.outdated() {
+            lead.warned = true;
+            let (place, epoch) = (self.store.place(), epoch.0);
+            self.tell(format!(
+                "{place} is older than the map of the nodes (epoch {epoch}); nothing will be repaired. Put its newest copy back, or stop all nodes and begin without it"
             ));
         }
     }
@@ -123,33 +204,29 @@ impl Process {
     }
 
     fn step(&mut self, now: Now, event: Event) -> std::io::Result<()> {
-        let mut events = vec![event];
-        while let Some(event) = events.pop() {
-            let mut actions = Vec::new();
-            self.core.step(now, event, &mut actions);
-            for action in actions {
-                match action {
-                    Action::Persist(map) => {
-                        save_map(&self.config.dir, &map)
-                            .map_err(|error| cannot_write(&self.config.dir, &error))?;
-                        for line in changes(self.core.map(), &map) {
-                            // Whoever does not read our messages must not stop us.
-                            let _ = self.log.try_send(line);
-                        }
-                        events.push(Event::Persisted(map.epoch));
-                    }
-                    Action::Send(to, frame) => self.links.send(to, &frame),
-                }
+        let Some(lead) = &mut self.lead else { return Ok(()) };
+        let mut actions = Vec::new();
+        lead.core.step(now, event, &mut actions);
+        for action in actions {
+            match action {
+                Action::Persist(map) => self.store.save(lead.term, &map)?,
+                Action::Send(to, frame) => self.links.send(to, &frame),
             }
         }
         Ok(())
     }
 
     fn publish(&self, now: Now) {
-        let Some(map) = self.core.map() else { return };
-        let news = CoordinatorNews { addr: self.config.listen.clone(), pid: std::process::id(), is_up: true };
-        let status = status(map, &self.core.reports(now), &self.core.repairs(), &news);
-        if let Ok(json) = serde_json::to_string(&status) {
+        let json = match &self.lead {
+            None => serde_json::to_string(&serde_json::json!({ "leader": self.leader })),
+            Some(Lead { core, .. }) => {
+                let Some(map) = core.map() else { return };
+                let (addr, pid) = (self.config.addr().to_owned(), std::process::id());
+                let news = CoordinatorNews { addr, pid, is_up: true };
+                serde_json::to_string(&status(map, &core.reports(now), &core.repairs(), &news))
+            }
+        };
+        if let Ok(json) = json {
             *self.page.lock().unwrap_or_else(PoisonError::into_inner) = json;
         }
     }
@@ -184,32 +261,6 @@ fn logger() -> std::io::Result<SyncSender<String>> {
     let write = move || lines.iter().for_each(|line| eprintln!("sartor: {line}"));
     std::thread::Builder::new().name("log".into()).spawn(write)?;
     Ok(log)
-}
-
-/// The map that was on disk, if any.
-pub fn load_map(dir: &Path) -> Result<Option<ClusterMap>, String> {
-    let path = dir.join(MAP_FILE);
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(format!("cannot read {}: {error}", path.display())),
-    };
-    let map = ClusterMap::from_bytes(bytes.into());
-    map.map(Some)
-        .map_err(|error| format!("{} is damaged ({}); restore it from a copy", path.display(), error.0))
-}
-
-fn cannot_write(dir: &Path, error: &std::io::Error) -> std::io::Error {
-    let text = format!(
-        "cannot write the cluster map to {}: {error}; nothing is repaired until that works",
-        dir.display()
-    );
-    std::io::Error::new(error.kind(), text)
-}
-
-fn save_map(dir: &Path, map: &ClusterMap) -> std::io::Result<()> {
-    std::fs::create_dir_all(dir)?;
-    replace(&dir.join(MAP_FILE), &map.to_bytes())
 }
 
 fn serve_http(addr: &str, page: Arc<Mutex<String>>) -> Result<(), String> {

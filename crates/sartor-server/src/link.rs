@@ -50,7 +50,8 @@ pub struct Links {
     me: u8,
     listener: Option<TcpListener>,
     out: Vec<Outgoing>,
-    places: BTreeMap<WorkerId, usize>,
+    /// A peer's links: one for each address at which it may be.
+    places: BTreeMap<WorkerId, Vec<usize>>,
     incoming: Vec<Option<Incoming>>,
     scratch: Box<[u8]>,
     /// Links for other workers.
@@ -99,30 +100,38 @@ impl Links {
 
     /// Where a peer is reached.
     pub fn set_addr(&mut self, to: WorkerId, addr: &str) {
-        let out = &mut self.out;
-        let place = *self.places.entry(to).or_insert_with(|| {
-            let addr = String::new();
-            out.push(Outgoing {
-                to,
-                addr,
-                stream: None,
-                connected: false,
-                failed: false,
-                buffer: VecDeque::new(),
-                retry_at: 0,
-            });
-            out.len() - 1
-        });
-        let link = &mut self.out[place];
-        if link.addr != addr {
-            link.addr = addr.to_owned();
-            link.drop_stream(0);
+        self.set_addrs(to, &[addr]);
+    }
+
+    /// Where a peer may be reached: each of these addresses gets all that is sent to it.
+    pub fn set_addrs<A: AsRef<str>>(&mut self, to: WorkerId, addrs: &[A]) {
+        let places = self.places.entry(to).or_default();
+        while places.len() < addrs.len() {
+            places.push(self.out.len());
+            self.out.push(Outgoing::to(to));
         }
+        for (place, addr) in places.iter().zip(addrs) {
+            let link = &mut self.out[*place];
+            if link.addr != addr.as_ref() {
+                link.addr = addr.as_ref().to_owned();
+                link.drop_stream(0);
+            }
+        }
+    }
+
+    /// For each address of a peer, whether it could not be reached when it was last tried.
+    pub fn failures(&self, to: WorkerId) -> impl Iterator<Item = bool> {
+        self.places.get(&to).into_iter().flatten().map(|&place| self.out[place].failed)
     }
 
     /// Whether a peer could not be reached when it was last tried.
     pub fn is_unreachable(&self, to: WorkerId) -> bool {
-        self.places.get(&to).is_some_and(|&place| self.out[place].failed)
+        self.places.contains_key(&to) && self.failures(to).all(|failed| failed)
+    }
+
+    /// Drops what waits to be sent, and the connections it would go through.
+    pub fn fall_silent(&mut self) {
+        self.out.iter_mut().for_each(|link| link.drop_stream(0));
     }
 
     /// Tries to reach every peer to which there is no connection.
@@ -136,11 +145,12 @@ impl Links {
 
     /// Hands a frame to a link, to be written by [`Links::flush`].
     pub fn send(&mut self, to: WorkerId, frame: &Bytes) {
-        let Some(&place) = self.places.get(&to) else { return };
-        let link = &mut self.out[place];
-        if link.buffer.len() + frame.len() + 4 <= BUFFER_BYTES_MAX.max(frame.len() + 4) {
-            link.buffer.extend((frame.len() as u32).to_le_bytes());
-            link.buffer.extend(&frame[..]);
+        for &place in self.places.get(&to).into_iter().flatten() {
+            let link = &mut self.out[place];
+            if link.buffer.len() + frame.len() + 4 <= BUFFER_BYTES_MAX.max(frame.len() + 4) {
+                link.buffer.extend((frame.len() as u32).to_le_bytes());
+                link.buffer.extend(&frame[..]);
+            }
         }
     }
 
@@ -240,6 +250,11 @@ impl Links {
 }
 
 impl Outgoing {
+    fn to(to: WorkerId) -> Outgoing {
+        let (addr, buffer) = (String::new(), VecDeque::new());
+        Outgoing { to, addr, stream: None, connected: false, failed: false, buffer, retry_at: 0 }
+    }
+
     fn open(&mut self, now: Micros, registry: &Registry, token: Token, cluster: u64) {
         if self.connect(registry, token, cluster).is_err() {
             self.fail(now);

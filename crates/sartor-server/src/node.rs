@@ -4,7 +4,7 @@ use crate::config::NodeConfig;
 use crate::link::resolve;
 use crate::settings::Settings;
 use crate::stats::SharedStats;
-use crate::status::{CoordinatorNews, Status, status};
+use crate::status::{CoordinatorNews, CoordinatorStatus, Status, status};
 use crate::worker::{Mailbox, Worker};
 use mio::net::TcpListener;
 use sartor_core::coordinator::{NodeReport, NodeState, Repair};
@@ -33,6 +33,8 @@ pub struct News {
     pub reports: Vec<NodeReport>,
     /// The coordinator.
     pub coordinator: CoordinatorNews,
+    /// All of them, as far as they can be told apart.
+    pub coordinators: Vec<CoordinatorStatus>,
     /// What is being repaired.
     pub repairs: Vec<Repair>,
     /// While the coordinator is away: nodes that our own links find dead.
@@ -53,7 +55,8 @@ impl Shared {
                 report.state = NodeState::Down;
             }
         }
-        status(map, &news.reports, &news.repairs, &news.coordinator)
+        let status = status(map, &news.reports, &news.repairs, &news.coordinator);
+        Status { coordinators: news.coordinators, ..status }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use sartor_core::controlet::{MODES, mode};
 use sartor_core::coordinator::{NodeReport, NodeState, Repair};
+use sartor_core::ids::Incarnation;
 use sartor_core::routing::map::{ClusterMap, Shard};
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +17,9 @@ pub struct Status {
     pub tolerates: usize,
     /// The coordinator.
     pub coordinator: CoordinatorStatus,
+    /// All coordinators, the one that leads among them.
+    #[serde(default)]
+    pub coordinators: Vec<CoordinatorStatus>,
     /// The nodes, in order of index.
     pub nodes: Vec<NodeStatus>,
     /// The shards.
@@ -45,7 +49,7 @@ pub struct CoordinatorStatus {
     pub addr: String,
     /// Its process.
     pub pid: u32,
-    /// up or down.
+    /// up or down; among all: leads, candidate or down.
     pub state: String,
 }
 
@@ -105,6 +109,29 @@ pub struct CoordinatorNews {
     pub is_up: bool,
 }
 
+impl CoordinatorNews {
+    /// All coordinators: this one, if it leads, and the others that a node was told of.
+    pub fn all(&self, addrs: &[String], failures: impl Iterator<Item = bool>) -> Vec<CoordinatorStatus> {
+        let state = |leads: bool, failed: bool| match (leads, failed) {
+            (true, _) => "leads",
+            (false, true) => "down",
+            (false, false) => "candidate",
+        };
+        let status = |(addr, failed): (&String, bool)| {
+            let leads = self.is_up && *addr == self.addr;
+            // Who does not lead answers nothing, so its process is not known.
+            let pid = if leads { self.pid } else { 0 };
+            CoordinatorStatus { addr: addr.clone(), pid, state: state(leads, failed).into() }
+        };
+        let mut all: Vec<CoordinatorStatus> = addrs.iter().zip(failures).map(status).collect();
+        if self.is_up && !addrs.contains(&self.addr) {
+            // It calls itself by another name than the node does.
+            all.push(CoordinatorStatus { addr: self.addr.clone(), pid: self.pid, state: "leads".into() });
+        }
+        all
+    }
+}
+
 /// Puts together what is known.
 pub fn status(
     map: &ClusterMap,
@@ -129,6 +156,7 @@ pub fn status(
             pid: coordinator.pid,
             state: if coordinator.is_up { "up" } else { "down" }.into(),
         },
+        coordinators: coordinator.all(&[], std::iter::empty()),
         nodes: nodes(map, reports),
         shards: map.shards.iter().map(|shard| shard_status(map, shard)).collect(),
         repairs: map.shards.iter().filter_map(|shard| repair_status(shard, repairs)).collect(),
@@ -157,7 +185,9 @@ impl Health {
             .iter()
             .map(|member| {
                 let report = reports.iter().find(|report| report.node == member.node);
-                report.is_some_and(|r| r.state != NodeState::Down && r.incarnation == member.incarnation)
+                // A coordinator that has just begun has not heard of this life yet, and misses nobody.
+                let same = |life: Incarnation| life == member.incarnation || life == Incarnation(0);
+                report.is_some_and(|r| r.state != NodeState::Down && same(r.incarnation))
             })
             .collect();
         let table = map.table_of(shard);

@@ -149,7 +149,7 @@ impl Worker {
         poll.registry().register(&mut listener, CLIENTS, Interest::READABLE)?;
         let mut links = Links::new(shared.config.cluster, index, peers);
         links.register(poll.registry(), PEERS)?;
-        links.set_addr(COORDINATOR, &shared.config.coordinator);
+        links.set_addrs(COORDINATOR, &shared.config.coordinator);
         let me = WorkerId { node: NodeId(shared.config.node), worker: index };
         let timing = Timing::of(shared.config.detect_ms);
         let agent = (index == 0).then(|| Agent::new(heartbeat(&shared), timing.agent));
@@ -750,8 +750,10 @@ impl Worker {
             let nodes = self.map.as_ref().map_or(0, |map| map.nodes.len() as u16);
             let unreachable = if is_up { Vec::new() } else { (0..nodes).filter(dead).collect() };
             let coordinator = CoordinatorNews { addr: addr.to_owned(), pid, is_up };
+            let coordinators =
+                coordinator.all(&self.shared.config.coordinator, self.links.failures(COORDINATOR));
             let (reports, repairs) = (agent.reports().to_vec(), agent.repairs().to_vec());
-            self.shared.publish(News { reports, coordinator, repairs, unreachable });
+            self.shared.publish(News { reports, coordinator, coordinators, repairs, unreachable });
         }
     }
 

@@ -49,6 +49,9 @@ pub fn print(status: &Status) {
         "coordinator  {}  pid {}  {}",
         status.coordinator.addr, status.coordinator.pid, status.coordinator.state
     ));
+    for other in status.coordinators.iter().filter(|other| other.addr != status.coordinator.addr) {
+        say(format_args!("             {}  {}", other.addr, other.state));
+    }
     say(format_args!("\n{:<6}{:<24}{:<10}STATE", "NODE", "RESP", "PID"));
     for node in &status.nodes {
         say(format_args!("{:<6}{:<24}{:<10}{}", node.id, node.addr, node.pid, node.state));

@@ -3,11 +3,12 @@
 use crate::sim::unknown_mode;
 use crate::status;
 use crate::supervise::{self, Supervised};
-use crate::{Failed, resp, say};
+use crate::{Failed, say};
 use clap::Args;
 use sartor_core::controlet::{MODES, mode};
 use sartor_datalets::{ENGINES, engine};
 use sartor_server::config::{CoordinatorConfig, NodeConfig, load, save};
+use sartor_server::metadata::endpoints;
 use sartor_server::status::Status;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,6 +22,8 @@ use std::time::{Duration, Instant};
 const SHARDS_MAX: u16 = 1023;
 /// Ports of nodes must not reach those of the coordinator.
 const NODES_MAX: u16 = 99;
+/// Two each, below those of nodes for each other.
+const COORDINATORS_MAX: u16 = 9;
 const HTTP: u16 = 200;
 const RPC: u16 = 201;
 const PEER: u16 = 300;
@@ -55,6 +58,12 @@ pub struct UpArgs {
     /// Records a node may hold, such as 512mb; writes beyond get OOM [default: no limit]
     #[arg(long, value_parser = bytes)]
     memory: Option<u64>,
+    /// Where the cluster map is kept: file, or etcd://HOST:PORT,... [default: file]
+    #[arg(long)]
+    metadata: Option<String>,
+    /// Coordinators, of which one leads; more than one need etcd [default: 1]
+    #[arg(long, default_value_t = 1, hide_default_value = true)]
+    coordinators: u16,
     /// The first node's RESP port; others follow from it
     #[arg(long, default_value_t = 7379)]
     port: u16,
@@ -117,6 +126,7 @@ impl Drop for Folder {
 /// A cluster to run.
 struct Cluster {
     config: CoordinatorConfig,
+    coordinators: u16,
     port: u16,
     settings: BTreeMap<String, u64>,
 }
@@ -135,8 +145,14 @@ impl Cluster {
             cluster: old.as_ref().map_or_else(random, |old| Ok(old.cluster))?,
             seed: old.as_ref().map_or_else(random, |old| Ok(old.seed))?,
             listen: addr(args.port, RPC),
+            announce: None,
             http: addr(args.port, HTTP),
             unprotected: false,
+            metadata: args
+                .metadata
+                .clone()
+                .or(old.as_ref().map(|old| old.metadata.clone()))
+                .unwrap_or("file".into()),
             dir: dir.join("coordinator"),
             nodes: args.nodes.or(old.as_ref().map(|old| old.nodes)).unwrap_or(nodes),
             standbys,
@@ -152,6 +168,7 @@ impl Cluster {
             detect_ms: args.detect_ms.or(old.as_ref().map(|old| old.detect_ms)).unwrap_or(500),
         };
         check(&config, args.port)?;
+        check_metadata(&config.metadata, args.coordinators)?;
         if let Some(old) = old {
             let place = |config: &CoordinatorConfig| CoordinatorConfig {
                 listen: String::new(),
@@ -162,7 +179,7 @@ impl Cluster {
             };
             if place(&old) != place(&config) {
                 return Err(Failed::input(format!(
-                    "{} holds a cluster of another shape ({} nodes, {} standbys, {} workers, {} shards, {} copies, {}, {}); leave these options out, or choose another --dir",
+                    "{} holds a cluster of another shape ({} nodes, {} standbys, {} workers, {} shards, {} copies, {}, {}, metadata {}); leave these options out, or choose another --dir",
                     dir.display(),
                     old.nodes,
                     old.standbys,
@@ -170,13 +187,23 @@ impl Cluster {
                     old.shards,
                     old.copies,
                     old.mode,
-                    old.datalet
+                    old.datalet,
+                    old.metadata
                 )));
             }
         }
         save(&file, &config).map_err(Failed::input)?;
         let settings = args.memory.map(|bytes| ("maxmemory".to_owned(), bytes)).into_iter().collect();
-        Ok(Cluster { config, port: args.port, settings })
+        Ok(Cluster { config, coordinators: args.coordinators, port: args.port, settings })
+    }
+
+    /// The configuration of each coordinator.
+    fn coordinators(&self) -> impl Iterator<Item = CoordinatorConfig> {
+        (0..self.coordinators).map(|index| CoordinatorConfig {
+            listen: addr(self.port, RPC + 2 * index),
+            http: addr(self.port, HTTP + 2 * index),
+            ..self.config.clone()
+        })
     }
 
     fn node_addr(&self, node: u16) -> String {
@@ -186,7 +213,8 @@ impl Cluster {
     /// Binds every port once, so that a taken one is said before anything starts.
     fn check_ports(&self) -> Result<(), Failed> {
         let nodes = (0..self.config.nodes).flat_map(|node| [node, PEER + node]);
-        for offset in nodes.chain([HTTP, RPC]) {
+        let coordinators = (0..self.coordinators).flat_map(|index| [HTTP + 2 * index, RPC + 2 * index]);
+        for offset in nodes.chain(coordinators) {
             let addr = addr(self.port, offset);
             if let Err(error) = TcpListener::bind(&addr) {
                 return Err(Failed::input(format!("{addr} is taken ({error}); choose another --port")));
@@ -196,9 +224,14 @@ impl Cluster {
     }
 
     fn start(&self, dir: &Path) -> Result<Vec<Supervised>, Failed> {
-        let file = dir.join("coordinator.toml");
-        save(&file, &self.config).map_err(Failed::other)?;
-        let mut children = vec![Supervised::start("coordinator".into(), "coordinator", file)?];
+        let mut children = Vec::new();
+        for (index, config) in self.coordinators().enumerate() {
+            let file = dir.join(format!("coordinator-{index}.toml"));
+            save(&file, &config).map_err(Failed::other)?;
+            let name =
+                if self.coordinators == 1 { "coordinator".into() } else { format!("coordinator {index}") };
+            children.push(Supervised::start(name, "coordinator", file)?);
+        }
         for node in 0..self.config.nodes {
             let config = NodeConfig {
                 cluster: self.config.cluster,
@@ -208,7 +241,7 @@ impl Cluster {
                 peer_listen: addr(self.port, PEER + node),
                 announce: None,
                 peer_announce: None,
-                coordinator: self.config.listen.clone(),
+                coordinator: self.coordinators().map(|config| config.listen).collect(),
                 unprotected: false,
                 detect_ms: self.config.detect_ms,
                 settings: self.settings.clone(),
@@ -242,12 +275,15 @@ impl Cluster {
     }
 
     fn is_serving(&self) -> Option<Status> {
-        let first = self.node_addr(0);
-        let status = status::fetch(&first).ok()?;
-        let all_know =
-            (0..self.config.nodes).all(|node| resp::ask(&self.node_addr(node), &["SARTOR.STATUS"]).is_ok());
-        (status.health == "healthy" && status.nodes.iter().all(|node| node.state != "down") && all_know)
-            .then_some(status)
+        let mut first = None;
+        for node in 0..self.config.nodes {
+            let status = status::fetch(&self.node_addr(node)).ok()?;
+            if status.health != "healthy" || status.nodes.iter().any(|node| node.state == "down") {
+                return None;
+            }
+            first.get_or_insert(status);
+        }
+        first
     }
 
     fn announce(&self, status: &Status) {
@@ -264,6 +300,21 @@ impl Cluster {
 
 fn addr(port: u16, offset: u16) -> String {
     format!("127.0.0.1:{}", u32::from(port) + u32::from(offset))
+}
+
+fn check_metadata(metadata: &str, coordinators: u16) -> Result<(), Failed> {
+    let etcd = endpoints(metadata).map_err(|error| Failed::input(format!("--{error}")))?;
+    if !(1..=COORDINATORS_MAX).contains(&coordinators) {
+        return Err(Failed::input(format!(
+            "--coordinators {coordinators} is not possible; it must be from 1 to {COORDINATORS_MAX}"
+        )));
+    }
+    if coordinators > 1 && etcd.is_none() {
+        return Err(Failed::input(format!(
+            "--coordinators {coordinators} needs --metadata etcd://HOST:PORT,...: a file is for one only"
+        )));
+    }
+    Ok(())
 }
 
 fn check(config: &CoordinatorConfig, port: u16) -> Result<(), Failed> {
