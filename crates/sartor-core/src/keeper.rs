@@ -106,7 +106,7 @@ pub struct Entry {
 pub enum Writes {
     /// One.
     One(Write),
-    /// Several.
+    /// Several, or none where only an answer is to be remembered.
     Many(Vec<Write>),
 }
 
@@ -321,7 +321,12 @@ impl Keeper {
             return Done::Evaluated(request, Failure::outcome(FailureKind::Full, text), None);
         }
         let position = self.position.next(epoch);
-        let decided = match &request.op {
+        // What is remembered has a place in the history, also where it changes nothing.
+        let (op, remembered) = match &request.op {
+            Op::Once(once) => (&once.op, Some(Writes::Many(Vec::new()))),
+            op => (op, None),
+        };
+        let decided = match op {
             Op::Key(key, action) => match self.decide_key(now, key, action, Some(position)) {
                 Ok(Verdict::Decided(outcome, write)) => Ok((outcome, write.map(Writes::One))),
                 Ok(Verdict::Dead) => unreachable!("who orders judges records past their deadline"),
@@ -333,7 +338,7 @@ impl Keeper {
         };
         match decided {
             Ok((outcome, writes)) => {
-                let entry = writes.map(|writes| Entry { position, writes });
+                let entry = writes.or(remembered).map(|writes| Entry { position, writes });
                 if entry.is_some() {
                     self.position = position;
                 }
@@ -456,7 +461,7 @@ impl Keeper {
         match op {
             Op::Len => Ok(Some(Outcome::Integer(self.shelf.store.len()? as i64))),
             Op::Scan(scan) => self.scan(now, scan, orders),
-            Op::Key(..) | Op::Batch(_) | Op::Clear | Op::Wait { .. } => {
+            Op::Key(..) | Op::Batch(_) | Op::Clear | Op::Wait { .. } | Op::Once(_) => {
                 Ok(Some(Failure::outcome(FailureKind::Unsupported, "not allowed inside of a batch")))
             }
         }

@@ -11,6 +11,7 @@ pub mod check;
 pub mod client;
 pub mod linear;
 pub mod net;
+pub mod once;
 pub mod plan;
 pub mod world;
 

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::net::Net;
+use crate::once::Again;
 use crate::plan::{Fault, FaultKind, Plan};
 use crate::{Config, Summary};
 use bytes::Bytes;
@@ -45,6 +46,8 @@ pub struct World {
     /// The connections, closed ones too.
     pub clients: Vec<Client>,
     open: Vec<usize>,
+    /// What clients may ask for again.
+    again: Again,
     /// What the ordering replica of each shard did, by the epoch of its entries.
     pub history: BTreeMap<(ShardId, Epoch), Segment>,
     /// When a shard's members changed.
@@ -138,6 +141,7 @@ impl World {
             disk: None,
             clients: Vec::new(),
             open: Vec::new(),
+            again: Again::default(),
             history: BTreeMap::new(),
             views: Vec::new(),
             trace: seed,
@@ -460,7 +464,14 @@ impl World {
             let machine = &self.machines[usize::from(node)];
             let steady_us = machine.clock_start + self.now_us * machine.clock_rate / 1_000_000;
             let deadline_us = steady_us + crate::client::TIMEOUT_US;
-            let request = client.ask(&mut self.random, &map, (self.now_us, deadline_us), unique);
+            let times = (self.now_us, deadline_us);
+            let again = self.again.pick(&mut self.random, &self.clients, &self.open);
+            let client = &mut self.clients[index];
+            let request = match again {
+                Some((shard, op)) => client.send(shard, op, times),
+                None => client.ask(&mut self.random, &map, times, unique),
+            };
+            self.again.note(index, client);
             self.step(node, Event::Request(request));
         }
     }
@@ -572,6 +583,7 @@ impl World {
             settings.controlet.page_bytes_max = 64;
             settings.controlet.answer_bytes_max = 200;
             settings.controlet.answers_bytes_max = 500;
+            settings.controlet.once_bytes_max = 5000;
             settings.forward.pending_max = 16;
             settings.forward.batch_requests_max = 3;
             settings.forward.batch_bytes_max = 200;

@@ -2,8 +2,9 @@
 //! is answered instead of being done twice.
 //!
 //! An origin numbers its requests and tells with each below which number all are settled. The answer to
-//! a write travels with its entry; so whoever has the entry has the answer.
+//! a write travels with its entry; so whoever has the entry has the answer. What clients named is kept beside (`once.rs`).
 
+use super::once::{Name, Names};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, WorkerId};
 use crate::operation::{From, Outcome};
 use crate::wire::codec::{Malformed, Reader, Wire, put_list, put_option, put_varint};
@@ -26,14 +27,15 @@ pub struct Answered {
     pub base: u64,
     /// The answer; none if it was too large to keep.
     pub outcome: Option<Outcome>,
+    /// What its client called it, if anything.
+    pub name: Option<Name>,
 }
 
 impl Answered {
-    /// The answer to a forwarded request, without it where it is larger than `bytes_max`.
-    pub fn new(from: From, outcome: &Outcome, bytes_max: usize) -> Option<Answered> {
+    /// The answer to a forwarded request, if that is to be kept.
+    pub fn new(from: From, outcome: Option<Outcome>, name: Option<Name>) -> Option<Answered> {
         let From::Worker { worker, incarnation, sequence, base } = from else { return None };
-        let outcome = (outcome.size() <= bytes_max).then(|| outcome.clone());
-        Some(Answered { worker, incarnation, sequence, base, outcome })
+        Some(Answered { worker, incarnation, sequence, base, outcome, name })
     }
 }
 
@@ -49,6 +51,8 @@ pub struct Known {
 /// The answers to the writes of all origins that may still be asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Answers {
+    /// Those that clients named.
+    pub names: Names,
     origins: BTreeMap<WorkerId, Origin>,
     bytes: usize,
 }
@@ -64,7 +68,10 @@ struct Origin {
 impl Answers {
     /// Remembers an answer; beyond `bytes_max` the origin's oldest ones are forgotten, but not that there was one.
     pub fn record(&mut self, answered: Answered, position: Position, bytes_max: usize) {
-        let Answered { worker, incarnation, sequence, base, outcome } = answered;
+        let Answered { worker, incarnation, sequence, base, outcome, name } = answered;
+        if let Some(name) = name {
+            self.names.record(name, outcome.as_ref(), position);
+        }
         let origin = self.origins.entry(worker).or_default();
         if incarnation < origin.incarnation || sequence < base || sequence - base > WINDOW_MAX {
             return;
@@ -123,6 +130,7 @@ impl Wire for Answered {
         put_varint(out, self.base);
         put_varint(out, self.sequence - self.base);
         put_option(out, self.outcome.as_ref(), |out, outcome| outcome.encode(out));
+        put_option(out, self.name.as_ref(), |out, name| name.encode(out));
     }
 
     fn decode(from: &mut Reader) -> Result<Answered, Malformed> {
@@ -130,7 +138,8 @@ impl Wire for Answered {
         let incarnation = Incarnation(from.varint()?);
         let base = from.varint()?;
         let sequence = base.checked_add(from.varint()?).ok_or(Malformed("number too large"))?;
-        Ok(Answered { worker, incarnation, sequence, base, outcome: from.option(Outcome::decode)? })
+        let (outcome, name) = (from.option(Outcome::decode)?, from.option(Name::decode)?);
+        Ok(Answered { worker, incarnation, sequence, base, outcome, name })
     }
 }
 
@@ -149,6 +158,7 @@ impl Wire for Answers {
                 });
             });
         });
+        self.names.encode(out);
     }
 
     fn decode(from: &mut Reader) -> Result<Answers, Malformed> {
@@ -167,6 +177,7 @@ impl Wire for Answers {
             answers.bytes += origin.kept.iter().flatten().map(Known::size).sum::<usize>();
             answers.origins.insert(worker, origin);
         }
+        answers.names = Names::decode(from)?;
         Ok(answers)
     }
 }
@@ -205,7 +216,7 @@ mod tests {
 
     fn answered(life: u64, base: u64, sequence: u64, bytes: usize) -> Answered {
         let outcome = Some(Outcome::Value(Bytes::from(alloc::vec![7; bytes])));
-        Answered { worker: WORKER, incarnation: Incarnation(life), sequence, base, outcome }
+        Answered { worker: WORKER, incarnation: Incarnation(life), sequence, base, outcome, name: None }
     }
 
     fn at(sequence: u64) -> Position {
@@ -225,6 +236,23 @@ mod tests {
         assert_eq!((answers.find(from(1, 7)), answers.bytes), (None, 20));
         answers.record(answered(2, 1, 1, 10), at(4), 100);
         assert_eq!((answers.find(from(1, 12)), answers.bytes), (None, 10));
+    }
+
+    #[test]
+    fn what_clients_named_is_kept_when_its_origin_has_settled_it() {
+        let mut answers = Answers::default();
+        let id = Bytes::from_static(b"id");
+        let name = Name { id: id.clone(), fingerprint: 7, at_ms: 1000, until_ms: 2000 };
+        answers.record(Answered { name: Some(name.clone()), ..answered(1, 1, 1, 10) }, at(1), 100);
+        answers.record(answered(2, 5, 5, 10), at(2), 100);
+        assert_eq!(answers.find(from(1, 1)), None);
+        assert_eq!(answers.names.find(&id).map(|named| named.position), Some(at(1)));
+        assert_eq!(Answers::from_bytes(answers.to_bytes()), Ok(answers.clone()));
+        // A former life's number says nothing any more, its name does.
+        let late = Name { id: Bytes::from_static(b"late"), ..name };
+        answers.record(Answered { name: Some(late.clone()), ..answered(1, 1, 2, 10) }, at(3), 100);
+        assert!(answers.names.find(&late.id).is_some());
+        assert_eq!(Answered::from_bytes(answered(1, 1, 2, 1).to_bytes()), Ok(answered(1, 1, 2, 1)));
     }
 
     #[test]

@@ -2,14 +2,17 @@
 //! taken, what was done before and is asked again, answers that wait until they may leave.
 
 use super::message::Message;
+use super::once::another;
 use super::replica::{Replica, Topology};
 use super::waiting::{Answering, Waiting, is_late, refusal};
 use crate::controlet::{Effects, Outbox, Settings, View};
 use crate::ids::{NodeId, Position};
 use crate::keeper::{Done, Entry, Task};
-use crate::operation::{Failure, FailureKind, From, Outcome, Request};
+use crate::operation::{Failure, FailureKind, From, Op, Outcome, Request};
 use crate::time::{Micros, Now};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use bytes::Bytes;
 
 /// A replica, and the requests it has in hand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +22,8 @@ pub struct Orders {
     answering: Answering,
     /// Requests that wait, with their arrival: until the view serves, or until there is room.
     held: VecDeque<(Request, Micros)>,
+    /// Names of operations that the store was asked to decide, and who asked for the same meanwhile.
+    deciding: BTreeMap<Bytes, Vec<Request>>,
     expire_at: Micros,
     /// Something may leave.
     dirty: bool,
@@ -33,6 +38,7 @@ impl Orders {
             replica: Replica::new(now, topology, view, settings),
             answering: Answering::default(),
             held: VecDeque::new(),
+            deciding: BTreeMap::new(),
             expire_at: now.steady_us,
             dirty: true,
             look_at: None,
@@ -51,7 +57,8 @@ impl Orders {
         self.dirty = true;
         if (was_head && !self.is_head()) || !self.replica.view.is_member() {
             self.answering.forward_all(out);
-            let here = self.held.drain(..).map(|(request, _)| request);
+            let again = core::mem::take(&mut self.deciding).into_values().flatten();
+            let here = self.held.drain(..).map(|(request, _)| request).chain(again);
             out.forwards.extend(here.filter(|request| matches!(request.from, From::Session { .. })));
         }
     }
@@ -67,6 +74,7 @@ impl Orders {
     }
 
     fn take(&mut self, now: Now, request: Request, out: &mut Effects) {
+        let Some(request) = self.take_again(now, request) else { return };
         if let Some(known) = self.replica.answers.find(request.from) {
             // It had an effect before, perhaps under another head; it is answered as then.
             let text = "it took effect, but its answer was too large to keep";
@@ -77,9 +85,69 @@ impl Orders {
             let text = "command not allowed when used memory > 'maxmemory' at another copy.";
             let at = self.replica.applied;
             self.answer(now, request, Failure::outcome(FailureKind::Full, text), at, 0);
-        } else {
+        } else if let Some(request) = self.take_new(now, request) {
             out.tasks.push(Task::Evaluate(request, self.replica.view.epoch));
         }
+    }
+
+    /// Answers an operation whose name is known, or lets it wait for the one that is being decided under it. Gives all
+    /// others back.
+    fn take_again(&mut self, now: Now, request: Request) -> Option<Request> {
+        let Op::Once(once) = &request.op else { return Some(request) };
+        let names = &mut self.replica.answers.names;
+        names.forget(now.unix_ms);
+        if let Some(named) = names.find(&once.id) {
+            // Its entry may be on its way yet: nobody hears of it before all have it.
+            let (outcome, at) = (named.answer(once), named.position);
+            self.answer(now, request, outcome, at, at.sequence);
+            return None;
+        }
+        match self.deciding.get_mut(&once.id) {
+            Some(same) => same.push(request),
+            None => return Some(request),
+        }
+        None
+    }
+
+    /// Keeps in mind the name of an operation that is to be decided, or refuses it where there is no room for one more. Gives
+    /// all others back.
+    fn take_new(&mut self, now: Now, request: Request) -> Option<Request> {
+        let Op::Once(once) = &request.op else { return Some(request) };
+        let (names, max) = (&self.replica.answers.names, self.replica.settings.once_bytes_max);
+        if names.has_room(self.deciding.len(), max) {
+            self.deciding.insert(once.id.clone(), Vec::new());
+            return Some(request);
+        }
+        let text = "SARTOR.ONCE remembers as many ids of this shard as it may (once-max-bytes, once-ms); \
+                    this had no effect, try again later";
+        let at = self.replica.applied;
+        self.answer(now, request, Failure::outcome(FailureKind::Full, text), at, 0);
+        None
+    }
+
+    /// A request was decided; the answer tells of entries up to `needs`.
+    pub fn on_decided(
+        &mut self,
+        now: Now,
+        request: Request,
+        outcome: Outcome,
+        entry: Option<Entry>,
+        needs: u64,
+    ) {
+        if let Some(entry) = entry {
+            self.replica.on_ordered(now, entry, Some((&request, &outcome)));
+        }
+        let at = self.replica.applied;
+        if let Op::Once(once) = &request.op {
+            for again in self.deciding.remove(&once.id).unwrap_or_default() {
+                let outcome = match &again.op {
+                    Op::Once(other) if other.fingerprint != once.fingerprint => another(other),
+                    _ => outcome.clone(),
+                };
+                self.answer(now, again, outcome, at, needs);
+            }
+        }
+        self.answer(now, request, outcome, at, needs);
     }
 
     /// An answer, true at `at`, that tells something of entry `needs` and none after it.

@@ -13,11 +13,12 @@ use super::fill::{Sink, Source};
 use super::follower::Follower;
 use super::lease::{LeaseMessage, Leases};
 use super::message::{Ack, Entries, Message, Page};
+use super::once::Name;
 use super::stream::{Ordered, Stream};
 use crate::controlet::{Effects, Outbox, Settings, Status, View};
 use crate::ids::{Epoch, NodeId, Position};
 use crate::keeper::{Entry, Task, Walked};
-use crate::operation::{From, Outcome};
+use crate::operation::{Op, Outcome, Request};
 use crate::routing::map::Member;
 use crate::time::{Micros, Now};
 use crate::wire::codec::{Reader, Wire};
@@ -201,10 +202,9 @@ impl Replica {
     }
 
     /// The store has ordered an entry for this request.
-    pub fn on_ordered(&mut self, now: Now, entry: Entry, from: Option<(From, &Outcome)>) {
+    pub fn on_ordered(&mut self, now: Now, entry: Entry, answer: Option<(&Request, &Outcome)>) {
         let position = entry.position;
-        let bytes_max = self.settings.answer_bytes_max;
-        let answered = from.and_then(|(from, outcome)| Answered::new(from, outcome, bytes_max));
+        let answered = answer.and_then(|(request, outcome)| self.answered(now, request, outcome));
         self.note_epoch(position);
         (self.submitted, self.applied) = (position, position);
         self.dirty = true;
@@ -225,6 +225,20 @@ impl Replica {
         if self.is_end() {
             self.stable = position;
         }
+    }
+
+    /// What is kept of a request that has an entry.
+    fn answered(&self, now: Now, request: &Request, outcome: &Outcome) -> Option<Answered> {
+        let settings = &self.settings;
+        let fits = outcome.size() <= settings.answer_bytes_max;
+        let Op::Once(once) = &request.op else {
+            return Answered::new(request.from, fits.then(|| outcome.clone()), None);
+        };
+        let fits = fits && self.answers.names.holds(outcome, settings.once_bytes_max);
+        let name = Name::new(once, now.unix_ms, settings.once_ms);
+        let answered = Answered::new(request.from, fits.then(|| outcome.clone()), Some(name));
+        assert!(answered.is_some(), "what changes a shard is numbered");
+        answered
     }
 
     fn notify_followers(&mut self, now: Now, last: u64) {
