@@ -532,7 +532,10 @@ impl Keeper {
 
     fn walk(&mut self, mut cursor: Cursor, bytes_max: usize) -> Result<Walked, DataletError> {
         let mut page = Page::new(bytes_max / 32, bytes_max);
-        self.shelf.store.walk(&mut cursor, &mut page)?;
+        // Who is at the end may need to know the place only.
+        if cursor != Cursor::End {
+            self.shelf.store.walk(&mut cursor, &mut page)?;
+        }
         let mut records = Vec::with_capacity(page.pairs().len());
         for (key, stored) in page.into_pairs() {
             let (meta, start) = self.shelf.meta_of(&key, &stored)?;

@@ -195,8 +195,13 @@ fn an_id_is_forgotten_when_its_time_is_over() {
 #[test]
 fn a_newcomer_is_filled_with_what_is_remembered() {
     for (mode, source) in [(&CHAIN, 1), (&STAR, 0)] {
-        let mut group = Group::new(mode, &[0, 1], Settings::default());
-        group.ask(0, 1, add("a"));
+        // One a page, and no records: what clients named makes pages of its own.
+        let settings = Settings { page_bytes_max: 1, ..Settings::default() };
+        let mut group = Group::new(mode, &[0, 1], settings);
+        let ids = ["a", "b", "c", "d", "e"];
+        for (tag, id) in (1..).zip(ids) {
+            group.ask(0, tag, add(id));
+        }
         group.settle();
         group.view(1, &[0, 1], Some((2, 2)));
         group.open(2, group::view(1, 2, &[0, 1], Some((2, 2))));
@@ -209,10 +214,13 @@ fn a_newcomer_is_filled_with_what_is_remembered() {
             group.replicas.remove(&dead);
         }
         group.view(4, &[2], None);
-        group.ask(2, 7, add("a"));
+        for (tag, id) in (11..).zip(ids) {
+            group.ask(2, tag, add(id));
+        }
         group.pass(500);
-        assert_eq!(group.take(), [(2, 7, Outcome::Integer(1))]);
-        assert_eq!(group.value(2, "n"), Some("1".into()));
+        let numbers: Vec<Outcome> = group.take().into_iter().map(|answer| answer.2).collect();
+        assert_eq!(numbers, [1, 2, 3, 4, 5].map(Outcome::Integer));
+        assert_eq!(group.value(2, "n"), Some("5".into()));
     }
 }
 

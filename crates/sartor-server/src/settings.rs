@@ -131,7 +131,7 @@ pub const SETTINGS: &[Setting] = &[
             "once-max-bytes",
             16 * MIB,
             1 << 10,
-            64 * MIB,
+            4096 * MIB,
             "what SARTOR.ONCE remembers of a shard, bytes; new ids get OOM beyond",
         )
     },

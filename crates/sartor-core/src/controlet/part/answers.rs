@@ -4,7 +4,7 @@
 //! An origin numbers its requests and tells with each below which number all are settled. The answer to
 //! a write travels with its entry; so whoever has the entry has the answer. What clients named is kept beside (`once.rs`).
 
-use super::once::{Name, Names};
+use super::once::Name;
 use crate::ids::{Epoch, Incarnation, NodeId, Position, WorkerId};
 use crate::operation::{From, Outcome};
 use crate::wire::codec::{Malformed, Reader, Wire, put_list, put_option, put_varint};
@@ -51,8 +51,6 @@ pub struct Known {
 /// The answers to the writes of all origins that may still be asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Answers {
-    /// Those that clients named.
-    pub names: Names,
     origins: BTreeMap<WorkerId, Origin>,
     bytes: usize,
 }
@@ -68,10 +66,7 @@ struct Origin {
 impl Answers {
     /// Remembers an answer; beyond `bytes_max` the origin's oldest ones are forgotten, but not that there was one.
     pub fn record(&mut self, answered: Answered, position: Position, bytes_max: usize) {
-        let Answered { worker, incarnation, sequence, base, outcome, name } = answered;
-        if let Some(name) = name {
-            self.names.record(name, outcome.as_ref(), position);
-        }
+        let Answered { worker, incarnation, sequence, base, outcome, name: _ } = answered;
         let origin = self.origins.entry(worker).or_default();
         if incarnation < origin.incarnation || sequence < base || sequence - base > WINDOW_MAX {
             return;
@@ -158,7 +153,6 @@ impl Wire for Answers {
                 });
             });
         });
-        self.names.encode(out);
     }
 
     fn decode(from: &mut Reader) -> Result<Answers, Malformed> {
@@ -177,7 +171,6 @@ impl Wire for Answers {
             answers.bytes += origin.kept.iter().flatten().map(Known::size).sum::<usize>();
             answers.origins.insert(worker, origin);
         }
-        answers.names = Names::decode(from)?;
         Ok(answers)
     }
 }
@@ -239,20 +232,11 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_named_is_kept_when_its_origin_has_settled_it() {
-        let mut answers = Answers::default();
+    fn what_travels_with_an_entry_comes_back() {
         let id = Bytes::from_static(b"id");
-        let name = Name { id: id.clone(), fingerprint: 7, at_ms: 1000, until_ms: 2000 };
-        answers.record(Answered { name: Some(name.clone()), ..answered(1, 1, 1, 10) }, at(1), 100);
-        answers.record(answered(2, 5, 5, 10), at(2), 100);
-        assert_eq!(answers.find(from(1, 1)), None);
-        assert_eq!(answers.names.find(&id).map(|named| named.position), Some(at(1)));
-        assert_eq!(Answers::from_bytes(answers.to_bytes()), Ok(answers.clone()));
-        // A former life's number says nothing any more, its name does.
-        let late = Name { id: Bytes::from_static(b"late"), ..name };
-        answers.record(Answered { name: Some(late.clone()), ..answered(1, 1, 2, 10) }, at(3), 100);
-        assert!(answers.names.find(&late.id).is_some());
-        assert_eq!(Answered::from_bytes(answered(1, 1, 2, 1).to_bytes()), Ok(answered(1, 1, 2, 1)));
+        let name = Some(Name { id, fingerprint: 7, at_ms: 1000, until_ms: 2000 });
+        let named = Answered { name, ..answered(1, 2, 3, 10) };
+        assert_eq!(Answered::from_bytes(named.to_bytes()), Ok(named));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_optio
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::ops::Bound;
 
 /// What a name takes beside its own bytes and its answer.
 const RECORD_BYTES: usize = 256;
@@ -45,6 +46,17 @@ pub struct Names {
     by_id: BTreeMap<Bytes, Named>,
     by_time: BTreeSet<(u64, Bytes)>,
     bytes: usize,
+}
+
+/// Which of them somebody who gets them in parts still needs, in the order of their ids.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Left {
+    /// All.
+    All,
+    /// Those after this one.
+    After(Bytes),
+    /// None.
+    None,
 }
 
 impl Name {
@@ -104,6 +116,28 @@ impl Names {
             let named = self.by_id.remove(&id);
             self.bytes -= named.map_or(0, |named| size(&id, named.outcome.as_ref()));
         }
+    }
+
+    /// The next of them, about so many bytes, and what is left then.
+    pub fn part(&self, left: &Left, bytes_max: usize) -> (Names, Left) {
+        let after = match left {
+            Left::All => Bound::Unbounded,
+            Left::After(id) => Bound::Excluded(id),
+            Left::None => return (Names::default(), Left::None),
+        };
+        let mut part = Names::default();
+        for (id, named) in self.by_id.range::<Bytes, _>((after, Bound::Unbounded)) {
+            part.insert(id.clone(), named.clone());
+            if part.bytes >= bytes_max {
+                return (part, Left::After(id.clone()));
+            }
+        }
+        (part, Left::None)
+    }
+
+    /// Adds a part of another replica's.
+    pub fn merge(&mut self, part: Names) {
+        part.by_id.into_iter().for_each(|(id, named)| self.insert(id, named));
     }
 
     /// What became of the operation with this id.
@@ -232,6 +266,25 @@ mod tests {
         record(&mut names, "a", 1);
         assert!(names.has_room(1, max) && !names.has_room(2, max));
         assert!(!names.holds(&Outcome::Value(alloc::vec![0; 6 * RECORD_BYTES].into()), max));
+    }
+
+    #[test]
+    fn parts_make_the_whole() {
+        let mut names = Names::default();
+        for (at_ms, id) in ["d", "a", "c", "b"].into_iter().enumerate() {
+            record(&mut names, id, at_ms as u64);
+        }
+        let (mut whole, mut left, mut parts) = (Names::default(), Left::All, 0);
+        while left != Left::None {
+            let part;
+            (part, left) = names.part(&left, 1);
+            whole.merge(part.clone());
+            // Some may come twice.
+            whole.merge(part);
+            parts += 1;
+        }
+        assert_eq!((whole, parts), (names.clone(), 5), "the last one is empty");
+        assert_eq!(names.part(&Left::All, 1 << 20), (names.clone(), Left::None));
     }
 
     #[test]

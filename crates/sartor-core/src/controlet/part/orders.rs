@@ -94,7 +94,7 @@ impl Orders {
     /// others back.
     fn take_again(&mut self, now: Now, request: Request) -> Option<Request> {
         let Op::Once(once) = &request.op else { return Some(request) };
-        let names = &mut self.replica.answers.names;
+        let names = &mut self.replica.names;
         names.forget(now.unix_ms);
         if let Some(named) = names.find(&once.id) {
             // Its entry may be on its way yet: nobody hears of it before all have it.
@@ -113,7 +113,7 @@ impl Orders {
     /// all others back.
     fn take_new(&mut self, now: Now, request: Request) -> Option<Request> {
         let Op::Once(once) = &request.op else { return Some(request) };
-        let (names, max) = (&self.replica.answers.names, self.replica.settings.once_bytes_max);
+        let (names, max) = (&self.replica.names, self.replica.settings.once_bytes_max);
         if names.has_room(self.deciding.len(), max) {
             self.deciding.insert(once.id.clone(), Vec::new());
             return Some(request);

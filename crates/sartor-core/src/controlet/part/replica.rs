@@ -13,7 +13,7 @@ use super::fill::{Sink, Source};
 use super::follower::Follower;
 use super::lease::{LeaseMessage, Leases};
 use super::message::{Ack, Entries, Message, Page};
-use super::once::Name;
+use super::once::{Name, Names};
 use super::stream::{Ordered, Stream};
 use crate::controlet::{Effects, Outbox, Settings, Status, View};
 use crate::ids::{Epoch, NodeId, Position};
@@ -51,6 +51,8 @@ pub struct Replica {
     pub lost: bool,
     /// What became of writes.
     pub answers: Answers,
+    /// And of operations that clients named.
+    pub names: Names,
     leases: Leases,
     /// The view has served once: all its members have come to it.
     proven: bool,
@@ -87,6 +89,7 @@ impl Replica {
             stable: empty,
             lost: false,
             answers: Answers::default(),
+            names: Names::default(),
             leases: Leases::new(settings.lease),
             proven: false,
             stream: Stream::starting_at(1),
@@ -219,9 +222,7 @@ impl Replica {
             self.stream.push(&ordered);
             self.notify_followers(now, position.sequence);
         }
-        if let Some(answered) = ordered.answered {
-            self.answers.record(answered, position, self.settings.answers_bytes_max);
-        }
+        self.remember(ordered.answered, position);
         if self.is_end() {
             self.stable = position;
         }
@@ -234,11 +235,19 @@ impl Replica {
         let Op::Once(once) = &request.op else {
             return Answered::new(request.from, fits.then(|| outcome.clone()), None);
         };
-        let fits = fits && self.answers.names.holds(outcome, settings.once_bytes_max);
+        let fits = fits && self.names.holds(outcome, settings.once_bytes_max);
         let name = Name::new(once, now.unix_ms, settings.once_ms);
         let answered = Answered::new(request.from, fits.then(|| outcome.clone()), Some(name));
         assert!(answered.is_some(), "what changes a shard is numbered");
         answered
+    }
+
+    fn remember(&mut self, answered: Option<Answered>, position: Position) {
+        let Some(mut answered) = answered else { return };
+        if let Some(name) = answered.name.take() {
+            self.names.record(name, answered.outcome.as_ref(), position);
+        }
+        self.answers.record(answered, position, self.settings.answers_bytes_max);
     }
 
     fn notify_followers(&mut self, now: Now, last: u64) {
@@ -277,9 +286,7 @@ impl Replica {
             self.note_epoch(position);
             self.submitted = position;
             self.stream.push_encoded(position.sequence, start.slice(..start.len() - reader.left().len()));
-            if let Some(answered) = answered {
-                self.answers.record(answered, position, self.settings.answers_bytes_max);
-            }
+            self.remember(answered, position);
             note(&entry);
             out.tasks.push(Task::Apply(entry));
         }
@@ -422,9 +429,11 @@ impl Replica {
             sink.start = start;
             self.stream = Stream::starting_at(start.sequence + 1);
             self.answers = page.answers.unwrap_or_default();
+            self.names = Names::default();
             self.epochs = alloc::vec![(start.epoch, 0)];
             self.lost = false;
         }
+        self.names.merge(page.names);
         out.tasks.push(Task::Fill(page.fill, start, page.records));
     }
 
@@ -442,7 +451,7 @@ impl Replica {
     /// The store has read a page.
     pub fn on_walked(&mut self, now: Now, fill: Epoch, walked: Walked) {
         if let Some(source) = self.source.as_mut().filter(|source| source.joining.since == fill) {
-            source.on_walked(now, walked, &self.answers);
+            source.on_walked(now, walked, (&self.answers, &self.names), &self.settings);
             self.dirty = true;
         }
     }
