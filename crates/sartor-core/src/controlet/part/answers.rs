@@ -8,6 +8,7 @@ use super::once::Name;
 use crate::ids::{Epoch, Incarnation, NodeId, Position, WorkerId};
 use crate::operation::{From, Outcome};
 use crate::wire::codec::{Malformed, Reader, Wire, put_list, put_option, put_varint};
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
@@ -28,12 +29,12 @@ pub struct Answered {
     /// The answer; none if it was too large to keep.
     pub outcome: Option<Outcome>,
     /// What its client called it, if anything.
-    pub name: Option<Name>,
+    pub name: Option<Box<Name>>,
 }
 
 impl Answered {
     /// The answer to a forwarded request, if that is to be kept.
-    pub fn new(from: From, outcome: Option<Outcome>, name: Option<Name>) -> Option<Answered> {
+    pub fn new(from: From, outcome: Option<Outcome>, name: Option<Box<Name>>) -> Option<Answered> {
         let From::Worker { worker, incarnation, sequence, base } = from else { return None };
         Some(Answered { worker, incarnation, sequence, base, outcome, name })
     }
@@ -133,7 +134,7 @@ impl Wire for Answered {
         let incarnation = Incarnation(from.varint()?);
         let base = from.varint()?;
         let sequence = base.checked_add(from.varint()?).ok_or(Malformed("number too large"))?;
-        let (outcome, name) = (from.option(Outcome::decode)?, from.option(Name::decode)?);
+        let (outcome, name) = (from.option(Outcome::decode)?, from.option(Name::decode)?.map(Box::new));
         Ok(Answered { worker, incarnation, sequence, base, outcome, name })
     }
 }
@@ -234,7 +235,7 @@ mod tests {
     #[test]
     fn what_travels_with_an_entry_comes_back() {
         let id = Bytes::from_static(b"id");
-        let name = Some(Name { id, fingerprint: 7, at_ms: 1000, until_ms: 2000 });
+        let name = Some(Box::new(Name { id, fingerprint: 7, at_ms: 1000, until_ms: 2000 }));
         let named = Answered { name, ..answered(1, 2, 3, 10) };
         assert_eq!(Answered::from_bytes(named.to_bytes()), Ok(named));
     }

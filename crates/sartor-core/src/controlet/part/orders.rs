@@ -74,55 +74,53 @@ impl Orders {
     }
 
     fn take(&mut self, now: Now, request: Request, out: &mut Effects) {
-        let Some(request) = self.take_again(now, request) else { return };
+        if self.is_known(now, &request) {
+            return;
+        }
         if let Some(known) = self.replica.answers.find(request.from) {
             // It had an effect before, perhaps under another head; it is answered as then.
             let text = "it took effect, but its answer was too large to keep";
             let lost = || Failure::outcome(FailureKind::Uncertain, text);
             let (outcome, at) = (known.outcome.clone().unwrap_or_else(lost), known.position);
             self.answer(now, request, outcome, at, at.sequence);
-        } else if self.replica.others_are_full() && request.op.grows() {
-            let text = "command not allowed when used memory > 'maxmemory' at another copy.";
+        } else if let Some(text) = self.refusal_of(&request) {
             let at = self.replica.applied;
             self.answer(now, request, Failure::outcome(FailureKind::Full, text), at, 0);
-        } else if let Some(request) = self.take_new(now, request) {
+        } else {
+            if let Op::Once(once) = &request.op {
+                self.deciding.insert(once.id.clone(), Vec::new());
+            }
             out.tasks.push(Task::Evaluate(request, self.replica.view.epoch));
         }
     }
 
-    /// Answers an operation whose name is known, or lets it wait for the one that is being decided under it. Gives all
-    /// others back.
-    fn take_again(&mut self, now: Now, request: Request) -> Option<Request> {
-        let Op::Once(once) = &request.op else { return Some(request) };
+    /// Whether the request's name, if it has one, is known: then it is answered, or waits for the one that is being
+    /// decided under it.
+    fn is_known(&mut self, now: Now, request: &Request) -> bool {
+        let Op::Once(once) = &request.op else { return false };
         let names = &mut self.replica.names;
         names.forget(now.unix_ms);
         if let Some(named) = names.find(&once.id) {
             // Its entry may be on its way yet: nobody hears of it before all have it.
             let (outcome, at) = (named.answer(once), named.position);
-            self.answer(now, request, outcome, at, at.sequence);
-            return None;
+            self.answer(now, request.clone(), outcome, at, at.sequence);
+            return true;
         }
-        match self.deciding.get_mut(&once.id) {
-            Some(same) => same.push(request),
-            None => return Some(request),
-        }
-        None
+        let same = self.deciding.get_mut(&once.id);
+        same.map(|same| same.push(request.clone())).is_some()
     }
 
-    /// Keeps in mind the name of an operation that is to be decided, or refuses it where there is no room for one more. Gives
-    /// all others back.
-    fn take_new(&mut self, now: Now, request: Request) -> Option<Request> {
-        let Op::Once(once) = &request.op else { return Some(request) };
-        let (names, max) = (&self.replica.names, self.replica.settings.once_bytes_max);
-        if names.has_room(self.deciding.len(), max) {
-            self.deciding.insert(once.id.clone(), Vec::new());
-            return Some(request);
+    /// Why there is no room for what a request makes, if there is none.
+    fn refusal_of(&self, request: &Request) -> Option<&'static str> {
+        if self.replica.others_are_full() && request.op.grows() {
+            return Some("command not allowed when used memory > 'maxmemory' at another copy.");
         }
-        let text = "SARTOR.ONCE remembers as many ids of this shard as it may (once-max-bytes, once-ms); \
-                    this had no effect, try again later";
-        let at = self.replica.applied;
-        self.answer(now, request, Failure::outcome(FailureKind::Full, text), at, 0);
-        None
+        let max = self.replica.settings.once_bytes_max;
+        let full =
+            matches!(request.op, Op::Once(_)) && !self.replica.names.has_room(self.deciding.len(), max);
+        full.then_some(
+            "no room for one more id of SARTOR.ONCE in this shard (once-max-bytes, once-ms); not done, try again later",
+        )
     }
 
     /// A request was decided; the answer tells of entries up to `needs`.

@@ -22,6 +22,7 @@ use crate::operation::{Op, Outcome, Request};
 use crate::routing::map::Member;
 use crate::time::{Micros, Now};
 use crate::wire::codec::{Reader, Wire};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Who passes entries on to whom.
@@ -236,7 +237,7 @@ impl Replica {
             return Answered::new(request.from, fits.then(|| outcome.clone()), None);
         };
         let fits = fits && self.names.holds(outcome, settings.once_bytes_max);
-        let name = Name::new(once, now.unix_ms, settings.once_ms);
+        let name = Box::new(Name::new(once, now.unix_ms, settings.once_ms));
         let answered = Answered::new(request.from, fits.then(|| outcome.clone()), Some(name));
         assert!(answered.is_some(), "what changes a shard is numbered");
         answered
@@ -245,7 +246,7 @@ impl Replica {
     fn remember(&mut self, answered: Option<Answered>, position: Position) {
         let Some(mut answered) = answered else { return };
         if let Some(name) = answered.name.take() {
-            self.names.record(name, answered.outcome.as_ref(), position);
+            self.names.record(*name, answered.outcome.as_ref(), position);
         }
         self.answers.record(answered, position, self.settings.answers_bytes_max);
     }
