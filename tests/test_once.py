@@ -2,15 +2,18 @@
 
 import os
 import signal
+import subprocess
 import threading
 import time
 import uuid
+from contextlib import contextmanager
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from conftest import SARTOR, free_port, wait_for
 from test_failover import shards_by_slot, started, status, wait_healed
 
 # What tells of an attempt only: the command may or may not have been done by another one.
@@ -240,3 +243,57 @@ def test_increments_are_counted_once_while_nodes_are_killed():
         for key, done in counts.items():
             assert int(cluster.client().get(key)) == done
         print(f"{sum(counts.values())} increments, each counted once, over 4 killed nodes")
+
+
+@contextmanager
+def small(folder, **settings):
+    """A node alone, with these settings, and its coordinator; a client of it."""
+    port = free_port()
+    common = "cluster = 7\ndetect_ms = 500\n"
+    coordinator = f'seed = 9\nlisten = "127.0.0.1:{port + 201}"\nhttp = "127.0.0.1:{port + 200}"\n'
+    coordinator += f'dir = "{folder}"\nnodes = 1\nstandbys = 0\nshards = 1\ncopies = 1\n'
+    coordinator += 'mode = "ms+sc"\ndatalet = "hash"\n'
+    node = f'node = 0\nworkers = 1\nlisten = "127.0.0.1:{port}"\npeer_listen = "127.0.0.1:{port + 300}"\n'
+    node += f'coordinator = "127.0.0.1:{port + 201}"\n[settings]\n'
+    node += "".join(f"{name.replace('_', '-')} = {value}\n" for name, value in settings.items())
+    processes = []
+    try:
+        for verb, text in (("coordinator", coordinator), ("serve", node)):
+            file = folder / f"{verb}.toml"
+            file.write_text(common + text)
+            processes.append(subprocess.Popen([SARTOR, verb, "--config", str(file)]))
+        client = redis.Redis(port=port, decode_responses=True)
+
+        def answers():
+            try:
+                return client.set("ready", 1)
+            except (redis.ConnectionError, redis.BusyLoadingError):
+                return False
+
+        wait_for(answers, "a node that serves")
+        yield client
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_an_id_lasts_for_its_time_and_a_full_table_forgets_none(tmp_path):
+    with small(tmp_path, once_ms=2000, once_max_bytes=3000) as client:
+        start, ids = time.monotonic(), [new_id() for _ in range(30)]
+        done = []
+        for id in ids:
+            try:
+                once(client, id, "INCR", "n")
+                done.append(id)
+            except redis.OutOfMemoryError as error:
+                assert "once-max-bytes" in str(error)
+        assert 5 < len(done) < 20 and done == ids[: len(done)]
+        assert int(client.get("n")) == len(done), "what is refused has no effect"
+        answers = [once(client, id, "INCR", "n") for id in done]
+        if time.monotonic() < start + 1.9:
+            assert answers == list(range(1, len(done) + 1))
+            assert client.incr("n") == len(done) + 1, "other commands go on"
+        time.sleep(2.1)
+        before = int(client.get("n"))
+        assert [once(client, id, "INCR", "n") for id in ids[:3]] == [before + 1, before + 2, before + 3]
