@@ -73,7 +73,7 @@ impl Wire for Op {
                 put_varint(out, *timeout_ms);
             }
             Op::Once(once) => {
-                out.push(6);
+                out.push(7);
                 put_bytes(out, &once.id);
                 put_varint(out, once.fingerprint);
                 once.op.encode(out);
@@ -83,7 +83,7 @@ impl Wire for Op {
 
     fn decode(from: &mut Reader) -> Result<Op, Malformed> {
         match from.byte()? {
-            6 => {
+            7 => {
                 let (id, fingerprint) = (from.bytes()?, from.varint()?);
                 let tag = from.byte()?;
                 Ok(Op::Once(Box::new(Once { id, fingerprint, op: decode_unnamed(from, tag)? })))
@@ -417,7 +417,7 @@ mod tests {
     fn nests_do_not_nest() {
         let deep: Vec<u8> = [1, 0, 1].into_iter().cycle().take(3000).collect();
         assert!(Op::from_bytes(deep.into()).is_err());
-        let named: Vec<u8> = [6, 0, 1].into_iter().cycle().take(3000).collect();
+        let named: Vec<u8> = [7, 0, 1].into_iter().cycle().take(3000).collect();
         assert!(Op::from_bytes(named.into()).is_err());
         assert!(Outcome::from_bytes(vec![4, 1, 4, 1, 4, 1, 0].into()).is_err());
     }
