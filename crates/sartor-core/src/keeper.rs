@@ -121,7 +121,7 @@ pub struct Entry {
 pub enum Writes {
     /// One.
     One(Write),
-    /// Several.
+    /// Several, or none where only an answer is to be remembered.
     Many(Vec<Write>),
 }
 
@@ -351,7 +351,12 @@ impl Keeper {
             return Done::Evaluated(request, Failure::outcome(FailureKind::Full, text), None);
         }
         let position = self.position.next(epoch);
-        let decided = match &request.op {
+        // What is remembered has a place in the history, also where it changes nothing.
+        let (op, remembered) = match &request.op {
+            Op::Once(once) => (&once.op, Some(Writes::Many(Vec::new()))),
+            op => (op, None),
+        };
+        let decided = match op {
             Op::Key(key, action) => match self.decide_key(now, key, action, Some(position)) {
                 Ok(Verdict::Decided(outcome, write)) => Ok((outcome, write.map(Writes::One))),
                 Ok(Verdict::Dead) => unreachable!("who orders judges records past their deadline"),
@@ -363,7 +368,7 @@ impl Keeper {
         };
         match decided {
             Ok((outcome, writes)) => {
-                let entry = writes.map(|writes| Entry { position, writes });
+                let entry = writes.or(remembered).map(|writes| Entry { position, writes });
                 if entry.is_some() {
                     self.position = position;
                 }
@@ -486,7 +491,7 @@ impl Keeper {
         match op {
             Op::Len => Ok(Some(Outcome::Integer(self.shelf.store.len()? as i64))),
             Op::Scan(scan) => self.scan(now, scan, orders),
-            Op::Key(..) | Op::Batch(_) | Op::Clear | Op::Wait { .. } => {
+            Op::Key(..) | Op::Batch(_) | Op::Clear | Op::Wait { .. } | Op::Once(_) => {
                 Ok(Some(Failure::outcome(FailureKind::Unsupported, "not allowed inside of a batch")))
             }
         }
@@ -564,7 +569,10 @@ impl Keeper {
 
     fn walk(&mut self, mut cursor: Cursor, bytes_max: usize) -> Result<Walked, DataletError> {
         let mut page = Page::new(bytes_max / 32, bytes_max);
-        self.shelf.store.walk(&mut cursor, &mut page)?;
+        // Who is at the end may need to know the place only.
+        if cursor != Cursor::End {
+            self.shelf.store.walk(&mut cursor, &mut page)?;
+        }
         let mut records = Vec::with_capacity(page.pairs().len());
         for (key, stored) in page.into_pairs() {
             let (meta, start) = self.shelf.meta_of(&key, &stored)?;

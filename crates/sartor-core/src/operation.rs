@@ -8,6 +8,7 @@ use crate::datalet::Cursor;
 use crate::ids::{Incarnation, Position, ShardId, WorkerId};
 use crate::time::Micros;
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -91,6 +92,19 @@ pub enum Op {
         /// How long at most.
         timeout_ms: u64,
     },
+    /// One of those on keys, under a name that its client chose: who asks again is told what came of it.
+    Once(Box<Once>),
+}
+
+/// An operation that takes effect once for a time, however often it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Once {
+    /// What its client calls it.
+    pub id: Bytes,
+    /// Of the whole command, so that another one under the same id is noticed; see `part/once.rs`.
+    pub fingerprint: u64,
+    /// [`Op::Key`], [`Op::Batch`], [`Op::Len`] or [`Op::Clear`].
+    pub op: Op,
 }
 
 /// An atomic batch: it changes nothing where a watched key is not shown unchanged.
@@ -279,6 +293,16 @@ impl Outcome {
             _ => 0,
         }
     }
+
+    /// A copy that holds its own bytes only: a slice keeps the whole buffer that it was cut from.
+    #[must_use]
+    pub fn detached(&self) -> Outcome {
+        match self {
+            Outcome::Value(value) => Outcome::Value(Bytes::copy_from_slice(value)),
+            Outcome::Many(outcomes) => Outcome::Many(outcomes.iter().map(Outcome::detached).collect()),
+            other => other.clone(),
+        }
+    }
 }
 
 impl Failure {
@@ -294,7 +318,8 @@ impl Op {
         match self {
             Op::Key(_, action) => action.is_write(),
             Op::Batch(batch) => !batch.watched.is_empty() || batch.steps.iter().any(Op::is_write),
-            Op::Clear => true,
+            // What it answers is remembered, also where it only reads.
+            Op::Clear | Op::Once(_) => true,
             Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
         }
     }
@@ -304,6 +329,7 @@ impl Op {
         match self {
             Op::Key(_, action) => action.grows(),
             Op::Batch(batch) => batch.steps.iter().any(Op::grows),
+            Op::Once(once) => once.op.grows(),
             Op::Clear | Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
         }
     }
@@ -318,6 +344,7 @@ impl Op {
                 let watched: usize = batch.watched.iter().map(|(key, _)| 64 + key.len()).sum();
                 watched + batch.steps.iter().map(|step| 64 + step.size()).sum::<usize>()
             }
+            Op::Once(once) => 64 + once.id.len() + once.op.size(),
             Op::Len | Op::Clear | Op::Scan(_) | Op::Wait { .. } => 0,
         }
     }

@@ -37,6 +37,10 @@ pub enum Name {
     MemoryMax,
     /// How long a request waits while its shard is failing over.
     FailoverWaitMs,
+    /// How long SARTOR.ONCE remembers.
+    OnceMs,
+    /// Bytes of what it remembers, a shard.
+    OnceBytesMax,
 }
 
 /// What there is to know of a setting.
@@ -117,6 +121,20 @@ pub const SETTINGS: &[Setting] = &[
             "how long a request waits for a shard without a head, ms",
         )
     },
+    Setting {
+        live: false,
+        ..setting("once-ms", 600_000, 1, 86_400_000, "how long SARTOR.ONCE remembers an id, ms")
+    },
+    Setting {
+        live: false,
+        ..setting(
+            "once-max-bytes",
+            16 * MIB,
+            1 << 10,
+            4096 * MIB,
+            "what SARTOR.ONCE remembers of a shard, bytes; new ids get OOM beyond",
+        )
+    },
 ];
 
 /// The values, shared by all workers of a node.
@@ -180,7 +198,8 @@ mod tests {
 
     #[test]
     fn names_and_table_agree() {
-        assert_eq!(SETTINGS.len(), Name::FailoverWaitMs as usize + 1);
+        assert_eq!(SETTINGS.len(), Name::OnceBytesMax as usize + 1);
+        assert_eq!(SETTINGS[Name::OnceBytesMax as usize].name, "once-max-bytes");
         assert_eq!(SETTINGS[Name::FailoverWaitMs as usize].name, "failover-wait-ms");
         assert_eq!(SETTINGS[Name::InlineCommands as usize].name, "inline-commands");
         assert_eq!(SETTINGS[Name::ClientsMax as usize].name, "clients-max");

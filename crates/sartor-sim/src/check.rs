@@ -6,6 +6,7 @@
 //! - An EXEC that went through found every watched key untouched.
 //! - In the end all copies are there and hold what the history says. Nothing stays unanswered in a healed
 //!   network, and every shard takes writes at every node.
+//! - What clients named took effect once: see `once.rs`.
 //! - Where the mode promises to converge: a connection's places never go back, unless a failover lost them.
 //! - Where it promises linearizability: see `linear.rs`.
 
@@ -33,6 +34,7 @@ pub fn check(world: &mut World) -> Result<(), String> {
         _ => monotonic(world, &lines)?,
     }
     at_most_once(world, &lines)?;
+    crate::once::check(world, &lines)?;
     truthful(world, &lines)?;
     probed(world)?;
     let mut wanted = BTreeMap::new();
@@ -120,7 +122,9 @@ fn monotonic(world: &World, lines: &Lines) -> Result<(), String> {
         let mut seen: BTreeMap<ShardId, (usize, Position)> = BTreeMap::new();
         for (tag, asked) in client.asked.iter().enumerate() {
             let Some((outcome, position)) = &asked.answer else { continue };
-            if matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind)) {
+            // Who asks again is told of the past.
+            let again = matches!(asked.op, Op::Once(_));
+            if again || matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind)) {
                 continue;
             }
             let last = seen.insert(asked.shard, (tag, *position));
@@ -154,7 +158,8 @@ const VIEW_US: Micros = millis(17_000);
 
 /// Whether such a failure tells nothing of any place in the history.
 pub fn has_no_place(kind: FailureKind) -> bool {
-    matches!(kind, FailureKind::Retry | FailureKind::Uncertain | FailureKind::Data)
+    use FailureKind::{Data, Full, Retry, Uncertain};
+    matches!(kind, Retry | Uncertain | Full | Data)
 }
 
 /// Values are unique, so equal operations are the same request.
@@ -162,6 +167,7 @@ fn is_unique(op: &Op) -> bool {
     match op {
         Op::Key(_, action) => matches!(action, Action::Set(_) | Action::Add(_) | Action::Append(_)),
         Op::Batch(batch) => batch.steps.iter().any(is_unique),
+        Op::Once(_) => true,
         _ => false,
     }
 }
@@ -180,6 +186,8 @@ fn at_most_once(world: &World, lines: &Lines) -> Result<(), String> {
     }
     for asked in world.clients.iter().flat_map(|client| &client.asked) {
         let refused = matches!(&asked.answer, Some((Outcome::Failed(f), _)) if f.kind == FailureKind::Retry);
+        // Who asks again may be done what was refused first.
+        let refused = refused && !matches!(asked.op, Op::Once(_));
         if refused && is_unique(&asked.op) && keys.contains_key(&format!("{:?}", asked.op)) {
             return Err(format!("was refused and took effect: {asked:?}"));
         }
@@ -276,8 +284,9 @@ fn agrees(expected: &Outcome, outcome: &Outcome) -> bool {
 /// What the model answers; none where any answer will do.
 fn expected(asked: &Asked, state: &mut Model, unix_ms: Option<u64>) -> Option<Outcome> {
     let (outcome, position) = asked.answer.as_ref()?;
-    match &asked.op {
-        Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } => None,
+    let op = if let Op::Once(once) = &asked.op { &once.op } else { &asked.op };
+    match op {
+        Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } | Op::Once(_) => None,
         Op::Batch(_) if *outcome == Outcome::Aborted => None,
         Op::Key(key, action) => Some(answer(state, key, action, unix_ms, *position)),
         Op::Len => Some(Outcome::Integer(state.len() as i64)),

@@ -1,5 +1,6 @@
 //! Clients: connections that keep several requests in flight and remember every answer.
 
+use crate::once;
 use bytes::Bytes;
 use sartor_core::ids::{Position, ShardId};
 use sartor_core::operation::{
@@ -74,7 +75,7 @@ impl Client {
         unique: u64,
     ) -> Request {
         let (shard, op) = self.operation(random, map, unique);
-        self.send(shard, op, times)
+        self.send(shard, once::named(random, op, unique), times)
     }
 
     /// A write that a healed cluster must take.
@@ -85,7 +86,8 @@ impl Client {
         self.send(shard, Op::Key(key, set), (now, deadline_us))
     }
 
-    fn send(&mut self, shard: ShardId, op: Op, (now, deadline_us): (Micros, Micros)) -> Request {
+    /// Sends an operation.
+    pub fn send(&mut self, shard: ShardId, op: Op, (now, deadline_us): (Micros, Micros)) -> Request {
         let tag = self.asked.len() as u32;
         self.asked.push(Asked { shard, op: op.clone(), answer: None, times: (now, 0) });
         let consistency = Consistency::Mode;

@@ -13,6 +13,7 @@ pub mod flaky;
 pub mod linear;
 pub mod met;
 pub mod net;
+pub mod once;
 pub mod plan;
 pub mod world;
 

@@ -4,7 +4,8 @@
 //! a total order is given, and two things are left to show: every answered request is in the history that is true in the
 //! end (nothing acknowledged was lost), and the order agrees with real time: who begins after another one has ended
 //! sees at least as new a version of each key that both touch. That the order explains all answers and agrees with real
-//! time is what linearizability means. Requests without an answer may be in the history at any later place.
+//! time is what linearizability means. Requests without an answer may be in the history at any later place. What a client
+//! named and asked for several times is one request, which began with the first.
 
 use crate::check::{Lines, has_no_place};
 use crate::client::Asked;
@@ -13,10 +14,12 @@ use bytes::Bytes;
 use sartor_core::ids::ShardId;
 use sartor_core::keeper::Write;
 use sartor_core::operation::{Op, Outcome};
+use sartor_core::time::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Checks all shards.
 pub fn check(world: &World, lines: &Lines<'_>) -> Result<(), String> {
+    let first = first_asked(world);
     for (shard, line) in &lines.last {
         let root = lines.roots[shard];
         let mut asked = Vec::new();
@@ -31,7 +34,7 @@ pub fn check(world: &World, lines: &Lines<'_>) -> Result<(), String> {
                 asked.push(request);
             }
         }
-        real_time(*shard, line, &asked)?;
+        real_time(*shard, line, &asked, &first)?;
     }
     Ok(())
 }
@@ -72,22 +75,44 @@ fn keys_of(op: &Op) -> BTreeSet<Bytes> {
     match op {
         Op::Key(key, _) => BTreeSet::from([key.clone()]),
         Op::Batch(batch) => batch.steps.iter().flat_map(keys_of).collect(),
+        Op::Once(once) => keys_of(&once.op),
         _ => BTreeSet::new(),
     }
 }
 
-fn real_time(shard: ShardId, line: &[&Record], asked: &[&Asked]) -> Result<(), String> {
+/// When each named operation was asked for first.
+fn first_asked(world: &World) -> BTreeMap<&Bytes, Micros> {
+    let mut first: BTreeMap<&Bytes, Micros> = BTreeMap::new();
+    for asked in world.clients.iter().flat_map(|client| &client.asked) {
+        if let Op::Once(once) = &asked.op {
+            let at = first.entry(&once.id).or_insert(asked.times.0);
+            *at = asked.times.0.min(*at);
+        }
+    }
+    first
+}
+
+fn real_time(
+    shard: ShardId,
+    line: &[&Record],
+    asked: &[&Asked],
+    first: &BTreeMap<&Bytes, Micros>,
+) -> Result<(), String> {
+    let start_of = |request: &Asked| match &request.op {
+        Op::Once(once) => first.get(&once.id).copied().unwrap_or(request.times.0),
+        _ => request.times.0,
+    };
     let writes = Writes::of(line);
     let place_of = |request: &Asked| request.answer.as_ref().map_or(0, |(_, position)| position.sequence);
     let mut by_end: Vec<&Asked> = asked.to_vec();
     by_end.sort_by_key(|request| request.times.1);
     let mut by_start: Vec<&Asked> = asked.to_vec();
-    by_start.sort_by_key(|request| request.times.0);
+    by_start.sort_by_key(|request| start_of(request));
     let mut seen: BTreeMap<Bytes, (u64, &Asked)> = BTreeMap::new();
     let mut newest: Option<(u64, &Asked)> = None;
     let mut ended = by_end.into_iter().peekable();
     for request in by_start {
-        while let Some(before) = ended.next_if(|before| before.times.1 < request.times.0) {
+        while let Some(before) = ended.next_if(|before| before.times.1 < start_of(request)) {
             let place = place_of(before);
             for key in keys_of(&before.op) {
                 let version = writes.version(&key, place);

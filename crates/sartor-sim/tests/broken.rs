@@ -40,6 +40,8 @@ enum Fault {
     ServesWithoutLease,
     /// A head knows nothing of what was answered before.
     ForgetsAnswers,
+    /// A name that a client gave is forgotten at once.
+    ForgetsNames,
     /// Deletes do not reach a replica that is being filled.
     LosesDeletesOfAFill,
 }
@@ -177,7 +179,8 @@ impl AnyControlet for Broken {
 fn broken(mode: &Mode, fault: Fault, now: Now, view: View, settings: Settings) -> Box<dyn AnyControlet> {
     let resend_us = if fault == Fault::NeverResends { Micros::MAX / 2 } else { settings.resend_us };
     let life = u64::from(view.me.0) + 1;
-    let inner = (mode.build)(now, view, Settings { resend_us, ..settings });
+    let once_ms = if fault == Fault::ForgetsNames { 0 } else { settings.once_ms };
+    let inner = (mode.build)(now, view, Settings { resend_us, once_ms, ..settings });
     Box::new(Broken { inner, fault, count: 0, heard: now, life, filling: false })
 }
 
@@ -198,7 +201,7 @@ macro_rules! mode {
     };
 }
 
-static BROKEN: [Mode; 15] = [
+static BROKEN: [Mode; 16] = [
     mode!(None),
     mode!(ForgetsWhatWasSeen),
     mode!(JudgesExpiry),
@@ -213,6 +216,7 @@ static BROKEN: [Mode; 15] = [
     mode!(chain ReadsWhatIsNotCommitted),
     mode!(chain ServesWithoutLease),
     mode!(chain ForgetsAnswers),
+    mode!(chain ForgetsNames),
     mode!(chain LosesDeletesOfAFill),
 ];
 

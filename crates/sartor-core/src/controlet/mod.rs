@@ -200,6 +200,10 @@ pub struct Settings {
     pub answer_bytes_max: usize,
     /// Bytes of all answers kept.
     pub answers_bytes_max: usize,
+    /// For how long an operation under an id is remembered, in ms.
+    pub once_ms: u64,
+    /// About how much memory that may take; beyond, new ids are refused.
+    pub once_bytes_max: usize,
 }
 
 impl Default for Settings {
@@ -219,6 +223,8 @@ impl Default for Settings {
             page_bytes_max: 256 << 10,
             answer_bytes_max: 1 << 20,
             answers_bytes_max: 16 << 20,
+            once_ms: 600_000,
+            once_bytes_max: 16 << 20,
         }
     }
 }

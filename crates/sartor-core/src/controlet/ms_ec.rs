@@ -82,10 +82,7 @@ impl MsEc {
     fn on_stored(&mut self, now: Now, done: Done, out: &mut Effects) {
         match self.orders.on_stored(now, done, out, |_| {}) {
             Some(Done::Evaluated(request, outcome, entry)) => {
-                if let Some(entry) = entry {
-                    self.orders.replica.on_ordered(now, entry, Some((request.from, &outcome)));
-                }
-                self.orders.answer(now, request, outcome, self.orders.replica.applied, 0);
+                self.orders.on_decided(now, request, outcome, entry, 0);
             }
             Some(Done::Read(request, Some(outcome))) => {
                 out.reads.push((request, outcome, self.orders.replica.applied));

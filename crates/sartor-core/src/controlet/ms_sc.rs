@@ -80,12 +80,11 @@ impl MsSc {
             Some(Done::Evaluated(request, outcome, entry)) => {
                 // What wrote nothing tells of all that it has read.
                 let mut needs = self.marks.seen_by(&request.op);
-                if let Some(entry) = entry {
+                if let Some(entry) = &entry {
                     needs = entry.position.sequence;
                     self.marks.note(needs, entry.writes.as_slice());
-                    self.orders.replica.on_ordered(now, entry, Some((request.from, &outcome)));
                 }
-                self.orders.answer(now, request, outcome, self.orders.replica.applied, needs);
+                self.orders.on_decided(now, request, outcome, entry, needs);
             }
             Some(Done::Read(request, Some(outcome)))
                 if request.consistency == Consistency::Eventual || planted(Fault::ReadUncommitted) =>

@@ -27,13 +27,9 @@ impl Wire for Entry {
     fn decode(from: &mut Reader) -> Result<Entry, Malformed> {
         let position = Position::decode(from)?;
         let mut writes = from.list(Write::decode)?;
-        let writes = match writes.pop() {
-            None => return Err(Malformed("entry without writes")),
-            Some(write) if writes.is_empty() => Writes::One(write),
-            Some(write) => {
-                writes.push(write);
-                Writes::Many(writes)
-            }
+        let writes = match writes.len() {
+            1 => writes.pop().map_or(Writes::Many(Vec::new()), Writes::One),
+            _ => Writes::Many(writes),
         };
         Ok(Entry { position, writes })
     }

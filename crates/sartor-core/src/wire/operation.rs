@@ -3,11 +3,12 @@
 use crate::datalet::Cursor;
 use crate::ids::Position;
 use crate::operation::{
-    Action, Batch, Consistency, ExpireIf, Expiry, Failure, FailureKind, Op, Outcome, Presence, Scan, Set,
-    TimeUnit, Version,
+    Action, Batch, Consistency, ExpireIf, Expiry, Failure, FailureKind, Once, Op, Outcome, Presence, Scan,
+    Set, TimeUnit, Version,
 };
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_varint};
 use alloc::borrow::Cow;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 const EXPIRE_IFS: [ExpireIf; 5] =
@@ -71,22 +72,39 @@ impl Wire for Op {
                 put_varint(out, u64::from(*copies));
                 put_varint(out, *timeout_ms);
             }
+            Op::Once(once) => {
+                out.push(7);
+                put_bytes(out, &once.id);
+                put_varint(out, once.fingerprint);
+                once.op.encode(out);
+            }
         }
     }
 
     fn decode(from: &mut Reader) -> Result<Op, Malformed> {
         match from.byte()? {
-            1 => {
-                let watched = from.list(|from| Ok((from.bytes()?, Version::decode(from)?)))?;
-                let steps = from.list(|from| match from.byte()? {
-                    // One level only: a batch in a batch would nest without end.
-                    1 => Err(Malformed("batch in a batch")),
-                    tag => decode_flat(from, tag),
-                })?;
-                Ok(Op::Batch(Batch { watched, steps }))
+            7 => {
+                let (id, fingerprint) = (from.bytes()?, from.varint()?);
+                let tag = from.byte()?;
+                Ok(Op::Once(Box::new(Once { id, fingerprint, op: decode_unnamed(from, tag)? })))
             }
-            tag => decode_flat(from, tag),
+            tag => decode_unnamed(from, tag),
         }
+    }
+}
+
+/// One level of each only, a batch in a [`Once`]: what can hold itself would nest without end.
+fn decode_unnamed(from: &mut Reader, tag: u8) -> Result<Op, Malformed> {
+    match tag {
+        1 => {
+            let watched = from.list(|from| Ok((from.bytes()?, Version::decode(from)?)))?;
+            let steps = from.list(|from| match from.byte()? {
+                1 => Err(Malformed("batch in a batch")),
+                tag => decode_flat(from, tag),
+            })?;
+            Ok(Op::Batch(Batch { watched, steps }))
+        }
+        tag => decode_flat(from, tag),
     }
 }
 
@@ -367,6 +385,8 @@ mod tests {
         for cursor in [Cursor::Start, Cursor::Number(5), Cursor::Key(key), Cursor::End] {
             ops.push(Op::Scan(Scan { cursor, count: 10 }));
         }
+        let once = |op: &Op| Once { id: Bytes::from_static(b"id"), fingerprint: u64::MAX, op: op.clone() };
+        ops.extend(ops.iter().map(|op| Op::Once(Box::new(once(op)))).collect::<Vec<_>>());
         for op in ops {
             assert_eq!(Op::from_bytes(op.to_bytes()), Ok(op.clone()), "{op:?}");
             let bytes = op.to_bytes();
@@ -397,6 +417,8 @@ mod tests {
     fn nests_do_not_nest() {
         let deep: Vec<u8> = [1, 0, 1].into_iter().cycle().take(3000).collect();
         assert!(Op::from_bytes(deep.into()).is_err());
+        let named: Vec<u8> = [7, 0, 1].into_iter().cycle().take(3000).collect();
+        assert!(Op::from_bytes(named.into()).is_err());
         assert!(Outcome::from_bytes(vec![4, 1, 4, 1, 4, 1, 0].into()).is_err());
     }
 }

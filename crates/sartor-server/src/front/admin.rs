@@ -308,17 +308,19 @@ pub fn command(connection: &mut Connection, args: &Args, _: &mut Env<'_>) -> Pla
 }
 
 fn get_keys(args: &Args) -> Planned {
-    let command = find(args.get(2)).ok_or("ERR Invalid command specified")?;
-    if !command.takes(args.len() - 2) {
+    // The command that SARTOR.ONCE names is behind the id.
+    let start = if args.get(2).eq_ignore_ascii_case(b"sartor.once") { 4 } else { 2 };
+    let command = find(args.get(start)).ok_or("ERR Invalid command specified")?;
+    if !command.takes(args.len() - start) {
         return Err("ERR Invalid number of arguments specified for command".into());
     }
-    let keys: Vec<usize> = command.key_places(args.len() - 2).collect();
+    let keys: Vec<usize> = command.key_places(args.len() - start).collect();
     if keys.is_empty() {
         return Err("ERR The command has no key arguments".into());
     }
     local(|out| {
         out.array(keys.len());
-        keys.iter().for_each(|place| out.bulk(args.get(place + 2)));
+        keys.iter().for_each(|place| out.bulk(args.get(place + start)));
     })
 }
 

@@ -3,7 +3,7 @@
 
 use super::connection::Connection;
 use super::plan::{Env, Plan};
-use super::{admin, data};
+use super::{admin, data, once};
 use crate::resp::parse::Args;
 use std::sync::LazyLock;
 
@@ -40,6 +40,8 @@ const fn command(
 const READ: &[&str] = &["readonly", "fast"];
 const WALK: &[&str] = &["readonly"];
 const WRITE: &[&str] = &["write", "denyoom", "fast"];
+/// A command with its name and keys further on.
+const NAMED: &[&str] = &["write", "denyoom", "noscript", "movablekeys"];
 const REMOVE: &[&str] = &["write", "fast"];
 const LOCAL: &[&str] = &["loading", "stale", "fast"];
 const TRANSACTION: &[&str] = &["noscript", "loading", "stale", "fast"];
@@ -96,6 +98,7 @@ pub static COMMANDS: &[Command] = &[
     command("readonly", 1, CHANGES, NO_KEYS, "Lets this connection read at any replica", admin::readonly),
     command("readwrite", 1, CHANGES, NO_KEYS, "Takes READONLY back", admin::readwrite),
     command("reset", 1, LOCAL, NO_KEYS, "Makes the connection as new", admin::reset),
+    command("sartor.once", -3, NAMED, NO_KEYS, "Runs a command once, however often it is sent", once::once),
     command("sartor.status", 1, LOCAL, NO_KEYS, "Tells of the cluster, as JSON", admin::status),
     command("scan", -2, WALK, NO_KEYS, "Walks over the keys", data::scan),
     command("select", 2, LOCAL, NO_KEYS, "Chooses the table: 0", admin::select),
@@ -142,6 +145,11 @@ impl Command {
     pub fn takes(&self, words: usize) -> bool {
         let words = words as i32;
         if self.arity < 0 { words >= -self.arity } else { words == self.arity }
+    }
+
+    /// Whether its effect, if it has one, is on data.
+    pub fn is_on_data(&self) -> bool {
+        self.flags.iter().any(|flag| matches!(*flag, "readonly" | "write"))
     }
 
     /// The places of its keys among so many words.

@@ -215,6 +215,12 @@ impl Connection {
                 self.spread(parts, join, None, env, requests);
                 None
             }
+            Plan::Once(id, parts, join) => {
+                let (gather, grouped) = Gather::new(parts, join, None);
+                let named = |(shard, op)| (shard, id.name(op));
+                self.gather(gather, grouped.into_iter().map(named).collect(), env, requests);
+                None
+            }
             Plan::Worker(ask) => Some(ask),
             Plan::Key(..) => None,
         }
@@ -257,7 +263,7 @@ impl Connection {
     fn queue(&mut self, plan: Plan, bytes_max: usize) {
         let bytes = 64 + size_of_plan(&plan);
         let refused = match (&self.transaction, &plan) {
-            (_, Plan::Worker(_)) => Some("ERR this command is not allowed inside of MULTI"),
+            (_, Plan::Worker(_) | Plan::Once(..)) => Some("ERR this command is not allowed inside of MULTI"),
             (_, Plan::Parts(_, Join::Scan(_) | Join::Wait(_) | Join::Info(_))) => {
                 Some("ERR SCAN, WAIT and INFO are not allowed inside of MULTI")
             }
@@ -327,7 +333,7 @@ impl Connection {
                     Ok(shard) => (Queued::Joined(Join::One(shape)), vec![(shard, Op::Key(key, action))]),
                     Err(text) => return self.error(&text),
                 },
-                Plan::Connection(_) | Plan::Worker(_) => continue,
+                Plan::Connection(_) | Plan::Worker(_) | Plan::Once(..) => continue,
             };
             joins.push((queued, own.len()));
             parts.extend(own);
@@ -360,6 +366,17 @@ impl Connection {
         requests: &mut Vec<Request>,
     ) {
         let (gather, grouped) = Gather::new(parts, join, transaction);
+        self.gather(gather, grouped, env, requests);
+    }
+
+    /// Sends one operation a shard; the reply follows when all are answered.
+    fn gather(
+        &mut self,
+        gather: Gather,
+        grouped: Vec<(ShardId, Op)>,
+        env: &mut Env<'_>,
+        requests: &mut Vec<Request>,
+    ) {
         let count = grouped.len() as u32;
         if count == 0 {
             let mut reply = Vec::new();
@@ -496,7 +513,7 @@ fn size_of_plan(plan: &Plan) -> usize {
     match plan {
         Plan::Local(reply) => reply.len(),
         Plan::Key(key, action, _) => Op::Key(key.clone(), action.clone()).size(),
-        Plan::Parts(parts, _) => parts.iter().map(|(_, op)| 64 + op.size()).sum(),
+        Plan::Parts(parts, _) | Plan::Once(_, parts, _) => parts.iter().map(|(_, op)| 64 + op.size()).sum(),
         Plan::Connection(_) | Plan::Worker(_) => 0,
     }
 }

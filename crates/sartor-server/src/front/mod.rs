@@ -15,4 +15,5 @@ pub mod connection;
 pub mod data;
 pub mod gather;
 pub mod glob;
+pub mod once;
 pub mod plan;

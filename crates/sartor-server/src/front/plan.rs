@@ -21,10 +21,21 @@ pub enum Plan {
     Key(Bytes, Action, Shape),
     /// Operations on shards, and how their answers become one reply.
     Parts(Vec<(ShardId, Op)>, Join),
+    /// The same, remembered under an id by the shards.
+    Once(OnceId, Vec<(ShardId, Op)>, Join),
     /// Something about this connection.
     Connection(Act),
     /// Something that only the worker can answer.
     Worker(Ask),
+}
+
+/// What SARTOR.ONCE calls a command, and which one it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnceId {
+    /// The id.
+    pub id: Bytes,
+    /// Of the command.
+    pub fingerprint: u64,
 }
 
 /// What a command does to its connection.

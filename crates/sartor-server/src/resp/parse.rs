@@ -43,6 +43,13 @@ impl Args {
             .map_or(Bytes::new(), |&(start, end)| self.whole.slice(start as usize..end as usize))
     }
 
+    /// The arguments from this one on.
+    #[must_use]
+    pub fn from(&self, index: usize) -> Args {
+        let places = self.places.get(index..).unwrap_or_default().to_vec();
+        Args { whole: self.whole.clone(), places }
+    }
+
     /// From arguments in order.
     pub fn from_words(words: &[&[u8]]) -> Args {
         let mut whole = Vec::new();

@@ -50,7 +50,14 @@ impl World {
             let node = client.node;
             let machine = &self.machines[usize::from(node)];
             let deadline_us = machine.steady(self.now_us) + crate::client::TIMEOUT_US;
-            let request = client.ask(&mut self.random, &map, (self.now_us, deadline_us), unique);
+            let times = (self.now_us, deadline_us);
+            let again = self.again.pick(&mut self.random, &self.clients, &self.open);
+            let client = &mut self.clients[index];
+            let request = match again {
+                Some((shard, op)) => client.send(shard, op, times),
+                None => client.ask(&mut self.random, &map, times, unique),
+            };
+            self.again.note(index, client);
             self.step(node, Event::Request(request));
         }
     }

@@ -177,6 +177,7 @@ impl World {
             settings.controlet.page_bytes_max = 64;
             settings.controlet.answer_bytes_max = 200;
             settings.controlet.answers_bytes_max = 500;
+            settings.controlet.once_bytes_max = 5000;
             settings.forward.pending_max = 16;
             settings.forward.batch_requests_max = 3;
             settings.forward.batch_bytes_max = 200;

@@ -9,6 +9,7 @@ use crate::client::Client;
 use crate::flaky::Mishaps;
 use crate::met::Met;
 use crate::net::Net;
+use crate::once::Again;
 use crate::plan::Plan;
 use crate::{Config, Summary};
 use bytes::Bytes;
@@ -51,6 +52,8 @@ pub struct World {
     /// The connections, closed ones too.
     pub clients: Vec<Client>,
     open: Vec<usize>,
+    /// What clients may ask for again.
+    again: Again,
     /// What the ordering replica of each shard did, by the epoch of its entries.
     pub history: BTreeMap<(ShardId, Epoch), Segment>,
     /// When a shard's members changed.
@@ -164,6 +167,7 @@ impl World {
             coordinator_life: 0,
             clients: Vec::new(),
             open: Vec::new(),
+            again: Again::default(),
             history: BTreeMap::new(),
             views: Vec::new(),
             trace: seed,

@@ -2,12 +2,14 @@
 //! is answered instead of being done twice.
 //!
 //! An origin numbers its requests and tells with each below which number all are settled. The answer to
-//! a write travels with its entry; so whoever has the entry has the answer.
+//! a write travels with its entry; so whoever has the entry has the answer. What clients named is kept beside (`once.rs`).
 
+use super::once::Name;
 use crate::ids::{Epoch, Incarnation, NodeId, Position, WorkerId};
 use crate::mutants::{Fault, planted};
 use crate::operation::{From, Outcome};
 use crate::wire::codec::{Malformed, Reader, Wire, put_list, put_option, put_varint};
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
@@ -27,14 +29,15 @@ pub struct Answered {
     pub base: u64,
     /// The answer; none if it was too large to keep.
     pub outcome: Option<Outcome>,
+    /// What its client called it, if anything.
+    pub name: Option<Box<Name>>,
 }
 
 impl Answered {
-    /// The answer to a forwarded request, without it where it is larger than `bytes_max`.
-    pub fn new(from: From, outcome: &Outcome, bytes_max: usize) -> Option<Answered> {
+    /// The answer to a forwarded request, if that is to be kept.
+    pub fn new(from: From, outcome: Option<Outcome>, name: Option<Box<Name>>) -> Option<Answered> {
         let From::Worker { worker, incarnation, sequence, base } = from else { return None };
-        let outcome = (outcome.size() <= bytes_max).then(|| outcome.clone());
-        Some(Answered { worker, incarnation, sequence, base, outcome })
+        Some(Answered { worker, incarnation, sequence, base, outcome, name })
     }
 }
 
@@ -65,7 +68,7 @@ struct Origin {
 impl Answers {
     /// Remembers an answer; beyond `bytes_max` the origin's oldest ones are forgotten, but not that there was one.
     pub fn record(&mut self, answered: Answered, position: Position, bytes_max: usize) {
-        let Answered { worker, incarnation, sequence, base, outcome } = answered;
+        let Answered { worker, incarnation, sequence, base, outcome, name: _ } = answered;
         let origin = self.origins.entry(worker).or_default();
         if incarnation < origin.incarnation || sequence < base || sequence - base > WINDOW_MAX {
             return;
@@ -125,6 +128,7 @@ impl Wire for Answered {
         put_varint(out, self.base);
         put_varint(out, self.sequence - self.base);
         put_option(out, self.outcome.as_ref(), |out, outcome| outcome.encode(out));
+        put_option(out, self.name.as_ref(), |out, name| name.encode(out));
     }
 
     fn decode(from: &mut Reader) -> Result<Answered, Malformed> {
@@ -132,7 +136,8 @@ impl Wire for Answered {
         let incarnation = Incarnation(from.varint()?);
         let base = from.varint()?;
         let sequence = base.checked_add(from.varint()?).ok_or(Malformed("number too large"))?;
-        Ok(Answered { worker, incarnation, sequence, base, outcome: from.option(Outcome::decode)? })
+        let (outcome, name) = (from.option(Outcome::decode)?, from.option(Name::decode)?.map(Box::new));
+        Ok(Answered { worker, incarnation, sequence, base, outcome, name })
     }
 }
 
@@ -207,7 +212,7 @@ mod tests {
 
     fn answered(life: u64, base: u64, sequence: u64, bytes: usize) -> Answered {
         let outcome = Some(Outcome::Value(Bytes::from(alloc::vec![7; bytes])));
-        Answered { worker: WORKER, incarnation: Incarnation(life), sequence, base, outcome }
+        Answered { worker: WORKER, incarnation: Incarnation(life), sequence, base, outcome, name: None }
     }
 
     fn at(sequence: u64) -> Position {
@@ -227,6 +232,14 @@ mod tests {
         assert_eq!((answers.find(from(1, 7)), answers.bytes), (None, 20));
         answers.record(answered(2, 1, 1, 10), at(4), 100);
         assert_eq!((answers.find(from(1, 12)), answers.bytes), (None, 10));
+    }
+
+    #[test]
+    fn what_travels_with_an_entry_comes_back() {
+        let id = Bytes::from_static(b"id");
+        let name = Some(Box::new(Name { id, fingerprint: 7, at_ms: 1000, until_ms: 2000 }));
+        let named = Answered { name, ..answered(1, 2, 3, 10) };
+        assert_eq!(Answered::from_bytes(named.to_bytes()), Ok(named));
     }
 
     #[test]

@@ -12,6 +12,7 @@
 use super::answers::Answers;
 use super::follower::Follower;
 use super::message::{Ack, Message, Page};
+use super::once::{Left, Names};
 use super::stream::Stream;
 use crate::controlet::{FillStatus, Settings};
 use crate::datalet::Cursor;
@@ -36,6 +37,8 @@ pub struct Source {
     /// How far it is with the entries.
     pub follower: Follower,
     cursor: Cursor,
+    /// What clients named and the joiner was not told of.
+    left: Left,
     /// The store was asked for a page.
     walking: bool,
     pages: u64,
@@ -62,6 +65,7 @@ impl Source {
             joining,
             follower: Follower::new(now, joining.member.node, applied.sequence),
             cursor: Cursor::Start,
+            left: Left::All,
             walking: false,
             pages: 0,
             page: None,
@@ -71,15 +75,24 @@ impl Source {
     }
 
     /// The store has read a page.
-    pub fn on_walked(&mut self, now: Now, walked: Walked, answers: &Answers) {
+    pub fn on_walked(
+        &mut self,
+        now: Now,
+        walked: Walked,
+        (answers, names): (&Answers, &Names),
+        settings: &Settings,
+    ) {
         self.walking = false;
         self.cursor = walked.next;
         self.pages += 1;
         self.total = walked.total;
         let answers = (self.pages == 1 && !planted(Fault::FillWithoutAnswers)).then(|| answers.clone());
+        // Those of later entries come with their entries.
+        let (names, left) = names.part(&self.left, settings.page_bytes_max);
+        self.left = left;
         let records = walked.records.len() as u64;
         let (fill, number, at) = (self.joining.since, self.pages, walked.at);
-        let message = Message::Page(Page { fill, number, at, records: walked.records, answers });
+        let message = Message::Page(Page { fill, number, at, records: walked.records, answers, names });
         self.page = Some(Outgoing { since: now.steady_us, at, records, message, sent: false });
         if self.pages == 1 {
             self.follower = Follower::new(now, self.follower.node, at.sequence);
@@ -102,6 +115,10 @@ impl Source {
         }
     }
 
+    fn is_walked(&self) -> bool {
+        self.cursor == Cursor::End && self.left == Left::None
+    }
+
     /// Asks the store for the next page, and sends what can be sent.
     pub fn on_wake(
         &mut self,
@@ -112,7 +129,7 @@ impl Source {
         tasks: &mut Vec<Task>,
         sends: &mut Vec<(NodeId, Message)>,
     ) {
-        if self.page.is_none() && !self.walking && self.cursor != Cursor::End {
+        if self.page.is_none() && !self.walking && !self.is_walked() {
             self.walking = true;
             let (fill, cursor) = (self.joining.since, self.cursor.clone());
             tasks.push(Task::Walk(fill, cursor, settings.page_bytes_max));
@@ -147,7 +164,7 @@ impl Source {
     /// How far it is. Nobody is ready before the source's view has served: until then, a member of an older
     /// view may still serve, and only those that promised it something know.
     pub fn status(&self, stream: &Stream, applied: Position, proven: bool) -> FillStatus {
-        let walked = self.cursor == Cursor::End && !self.walking && self.page.is_none() && self.pages > 0;
+        let walked = self.is_walked() && !self.walking && self.page.is_none() && self.pages > 0;
         let near = stream.bytes_between(self.follower.acked, applied.sequence) < NEAR_BYTES;
         FillStatus {
             since: self.joining.since,

@@ -49,6 +49,7 @@ impl Marks {
                 let steps = batch.steps.iter().map(|step| self.seen_by(step));
                 watched.chain(steps).max().unwrap_or(0).max(self.all)
             }
+            Op::Once(once) => self.seen_by(&once.op),
             Op::Len | Op::Clear | Op::Scan(_) | Op::Wait { .. } => self.last,
         }
     }

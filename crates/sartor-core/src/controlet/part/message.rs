@@ -2,6 +2,7 @@
 
 use super::answers::Answers;
 use super::lease::LeaseMessage;
+use super::once::Names;
 use crate::ids::{Epoch, Position};
 use crate::record::{Meta, Record};
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
@@ -61,6 +62,8 @@ pub struct Page {
     pub records: Vec<Record>,
     /// With the first page: the answers to writes until now.
     pub answers: Option<Answers>,
+    /// Some of what clients named.
+    pub names: Names,
 }
 
 impl Wire for Message {
@@ -135,6 +138,7 @@ impl Wire for Page {
             put_option(out, record.meta.deadline_ms.as_ref(), |out, ms| put_varint(out, *ms));
         });
         put_option(out, self.answers.as_ref(), |out, answers| answers.encode(out));
+        self.names.encode(out);
     }
 
     fn decode(from: &mut Reader) -> Result<Page, Malformed> {
@@ -149,6 +153,7 @@ impl Wire for Page {
             at: Position::decode(from)?,
             records: from.list(record)?,
             answers: from.option(Answers::decode)?,
+            names: Names::decode(from)?,
         })
     }
 }
@@ -163,8 +168,8 @@ mod tests {
         let at = Position { epoch: Epoch(3), sequence: 70_000 };
         let meta = Meta { version: at, deadline_ms: Some(5) };
         let record = Record { key: Bytes::from_static(b"k"), value: Bytes::from_static(b""), meta };
-        let page =
-            Page { fill: Epoch(2), number: 1, at, records: vec![record], answers: Some(Answers::default()) };
+        let (records, answers, names) = (vec![record], Some(Answers::default()), Names::default());
+        let page = Page { fill: Epoch(2), number: 1, at, records, answers, names };
         let messages = [
             Message::Entries(Entries { fill: Epoch(0), stable: at, entries: Bytes::from_static(b"x") }),
             Message::Ack(Ack { applied: at, stable: at, fill: (Epoch(2), 7), full: true }),

@@ -6,6 +6,7 @@ pub mod follower;
 pub mod lease;
 pub mod marks;
 pub mod message;
+pub mod once;
 pub mod orders;
 pub mod replica;
 pub mod stream;

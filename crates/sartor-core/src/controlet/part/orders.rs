@@ -2,15 +2,18 @@
 //! taken, what was done before and is asked again, answers that wait until they may leave.
 
 use super::message::Message;
+use super::once::another;
 use super::replica::{Replica, Topology};
 use super::waiting::{Answering, Waiting, is_late, refusal};
 use crate::controlet::{Effects, Outbox, Settings, View};
 use crate::ids::{NodeId, Position};
 use crate::keeper::{Done, Entry, Task};
 use crate::mutants::{Fault, planted};
-use crate::operation::{Failure, FailureKind, From, Outcome, Request};
+use crate::operation::{Failure, FailureKind, From, Op, Outcome, Request};
 use crate::time::{Micros, Now};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use bytes::Bytes;
 
 /// A replica, and the requests it has in hand.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +23,8 @@ pub struct Orders {
     answering: Answering,
     /// Requests that wait, with their arrival: until the view serves, or until there is room.
     held: VecDeque<(Request, Micros)>,
+    /// Names of operations that the store was asked to decide, and who asked for the same meanwhile.
+    deciding: BTreeMap<Bytes, Vec<Request>>,
     /// When to look for records past their deadline, or, where others order, at the store.
     expire_at: Micros,
     /// Something may leave.
@@ -35,6 +40,7 @@ impl Orders {
             replica: Replica::new(now, topology, view, settings),
             answering: Answering::default(),
             held: VecDeque::new(),
+            deciding: BTreeMap::new(),
             expire_at: now.steady_us,
             dirty: true,
             look_at: None,
@@ -53,7 +59,8 @@ impl Orders {
         self.dirty = true;
         if (was_head && !self.is_head()) || !self.replica.view.is_member() {
             self.answering.forward_all(out);
-            let here = self.held.drain(..).map(|(request, _)| request);
+            let again = core::mem::take(&mut self.deciding).into_values().flatten();
+            let here = self.held.drain(..).map(|(request, _)| request).chain(again);
             out.forwards.extend(here.filter(|request| matches!(request.from, From::Session { .. })));
         }
     }
@@ -69,19 +76,78 @@ impl Orders {
     }
 
     fn take(&mut self, now: Now, request: Request, out: &mut Effects) {
+        if self.is_known(now, &request) {
+            return;
+        }
         if let Some(known) = self.replica.answers.find(request.from) {
             // It had an effect before, perhaps under another head; it is answered as then.
             let text = "it took effect, but its answer was too large to keep";
             let lost = || Failure::outcome(FailureKind::Uncertain, text);
             let (outcome, at) = (known.outcome.clone().unwrap_or_else(lost), known.position);
             self.answer(now, request, outcome, at, at.sequence);
-        } else if self.replica.others_are_full() && request.op.grows() {
-            let text = "command not allowed when used memory > 'maxmemory' at another copy.";
+        } else if let Some(text) = self.refusal_of(&request) {
             let at = self.replica.applied;
             self.answer(now, request, Failure::outcome(FailureKind::Full, text), at, 0);
         } else {
+            if let Op::Once(once) = &request.op {
+                self.deciding.insert(once.id.clone(), Vec::new());
+            }
             out.tasks.push(Task::Evaluate(request, self.replica.view.epoch));
         }
+    }
+
+    /// Whether the request's name, if it has one, is known: then it is answered, or waits for the one that is being
+    /// decided under it.
+    fn is_known(&mut self, now: Now, request: &Request) -> bool {
+        let Op::Once(once) = &request.op else { return false };
+        let names = &mut self.replica.names;
+        names.forget(now.unix_ms);
+        if let Some(named) = names.find(&once.id) {
+            // Its entry may be on its way yet: nobody hears of it before all have it.
+            let (outcome, at) = (named.answer(once), named.position);
+            self.answer(now, request.clone(), outcome, at, at.sequence);
+            return true;
+        }
+        let same = self.deciding.get_mut(&once.id);
+        same.map(|same| same.push(request.clone())).is_some()
+    }
+
+    /// Why there is no room for what a request makes, if there is none.
+    fn refusal_of(&self, request: &Request) -> Option<&'static str> {
+        if self.replica.others_are_full() && request.op.grows() {
+            return Some("command not allowed when used memory > 'maxmemory' at another copy.");
+        }
+        let max = self.replica.settings.once_bytes_max;
+        let full =
+            matches!(request.op, Op::Once(_)) && !self.replica.names.has_room(self.deciding.len(), max);
+        full.then_some(
+            "no room for one more id of SARTOR.ONCE in this shard (once-max-bytes, once-ms); not done, try again later",
+        )
+    }
+
+    /// A request was decided; the answer tells of entries up to `needs`.
+    pub fn on_decided(
+        &mut self,
+        now: Now,
+        request: Request,
+        outcome: Outcome,
+        entry: Option<Entry>,
+        needs: u64,
+    ) {
+        if let Some(entry) = entry {
+            self.replica.on_ordered(now, entry, Some((&request, &outcome)));
+        }
+        let at = self.replica.applied;
+        if let Op::Once(once) = &request.op {
+            for again in self.deciding.remove(&once.id).unwrap_or_default() {
+                let outcome = match &again.op {
+                    Op::Once(other) if other.fingerprint != once.fingerprint => another(other),
+                    _ => outcome.clone(),
+                };
+                self.answer(now, again, outcome, at, needs);
+            }
+        }
+        self.answer(now, request, outcome, at, needs);
     }
 
     /// An answer, true at `at`, that tells something of entry `needs` and none after it.
@@ -134,6 +200,11 @@ impl Orders {
 
     /// What a store that failed did is at no other replica: who orders next takes it.
     fn on_broken(&mut self, now: Now, request: Request, failure: Failure, out: &mut Effects) {
+        if let Op::Once(once) = &request.op {
+            for again in self.deciding.remove(&once.id).unwrap_or_default() {
+                self.on_broken(now, again, failure.clone(), out);
+            }
+        }
         if self.replica.view.members.len() == 1 {
             // Nobody else can do it. What the store did of a write before it failed is not known.
             let kind = if request.op.is_write() { FailureKind::Uncertain } else { failure.kind };

@@ -13,15 +13,17 @@ use super::fill::{Sink, Source};
 use super::follower::Follower;
 use super::lease::{LeaseMessage, Leases};
 use super::message::{Ack, Entries, Message, Page};
+use super::once::{Name, Names};
 use super::stream::{Ordered, Stream};
 use crate::controlet::{Effects, Outbox, Settings, Status, View};
 use crate::ids::{Epoch, NodeId, Position};
 use crate::keeper::{Entry, Task, Walked, Write, Writes};
 use crate::mutants::{Fault, planted};
-use crate::operation::{From, Outcome};
+use crate::operation::{Op, Outcome, Request};
 use crate::routing::map::Member;
 use crate::time::{Micros, Now};
 use crate::wire::codec::{Reader, Wire};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Who passes entries on to whom.
@@ -51,6 +53,8 @@ pub struct Replica {
     pub lost: bool,
     /// What became of writes.
     pub answers: Answers,
+    /// And of operations that clients named.
+    pub names: Names,
     leases: Leases,
     /// The view has served once: all its members have come to it.
     proven: bool,
@@ -87,6 +91,7 @@ impl Replica {
             stable: empty,
             lost: false,
             answers: Answers::default(),
+            names: Names::default(),
             leases: Leases::new(settings.lease),
             proven: false,
             stream: Stream::starting_at(1),
@@ -205,10 +210,9 @@ impl Replica {
     }
 
     /// The store has ordered an entry for this request.
-    pub fn on_ordered(&mut self, now: Now, entry: Entry, from: Option<(From, &Outcome)>) {
+    pub fn on_ordered(&mut self, now: Now, entry: Entry, answer: Option<(&Request, &Outcome)>) {
         let position = entry.position;
-        let bytes_max = self.settings.answer_bytes_max;
-        let answered = from.and_then(|(from, outcome)| Answered::new(from, outcome, bytes_max));
+        let answered = answer.and_then(|(request, outcome)| self.answered(now, request, outcome));
         self.note_epoch(position);
         (self.submitted, self.applied) = (position, position);
         self.dirty = true;
@@ -223,12 +227,32 @@ impl Replica {
             self.stream.push(&ordered);
             self.notify_followers(now, position.sequence);
         }
-        if let Some(answered) = ordered.answered {
-            self.answers.record(answered, position, self.settings.answers_bytes_max);
-        }
+        self.remember(ordered.answered, position);
         if self.is_end() {
             self.stable = position;
         }
+    }
+
+    /// What is kept of a request that has an entry.
+    fn answered(&self, now: Now, request: &Request, outcome: &Outcome) -> Option<Answered> {
+        let settings = &self.settings;
+        let fits = outcome.size() <= settings.answer_bytes_max;
+        let Op::Once(once) = &request.op else {
+            return Answered::new(request.from, fits.then(|| outcome.clone()), None);
+        };
+        let fits = fits && self.names.holds(outcome, settings.once_bytes_max);
+        let name = Box::new(Name::new(once, now.unix_ms, settings.once_ms));
+        let answered = Answered::new(request.from, fits.then(|| outcome.clone()), Some(name));
+        assert!(answered.is_some(), "what changes a shard is numbered");
+        answered
+    }
+
+    fn remember(&mut self, answered: Option<Answered>, position: Position) {
+        let Some(mut answered) = answered else { return };
+        if let Some(name) = answered.name.take() {
+            self.names.record(*name, answered.outcome.as_ref(), position);
+        }
+        self.answers.record(answered, position, self.settings.answers_bytes_max);
     }
 
     fn notify_followers(&mut self, now: Now, last: u64) {
@@ -268,9 +292,7 @@ impl Replica {
             self.note_epoch(position);
             self.submitted = position;
             self.stream.push_encoded(position.sequence, start.slice(..start.len() - reader.left().len()));
-            if let Some(answered) = answered {
-                self.answers.record(answered, position, self.settings.answers_bytes_max);
-            }
+            self.remember(answered, position);
             note(&entry);
             let entry = if self.sink.is_some() { without_deletes(entry) } else { entry };
             out.tasks.push(Task::Apply(entry));
@@ -415,9 +437,11 @@ impl Replica {
             sink.start = start;
             self.stream = Stream::starting_at(start.sequence + 1);
             self.answers = page.answers.unwrap_or_default();
+            self.names = Names::default();
             self.epochs = alloc::vec![(start.epoch, 0)];
             self.lost = false;
         }
+        self.names.merge(page.names);
         out.tasks.push(Task::Fill(page.fill, start, page.records));
     }
 
@@ -436,7 +460,7 @@ impl Replica {
     /// The store has read a page.
     pub fn on_walked(&mut self, now: Now, fill: Epoch, walked: Walked) {
         if let Some(source) = self.source.as_mut().filter(|source| source.joining.since == fill) {
-            source.on_walked(now, walked, &self.answers);
+            source.on_walked(now, walked, (&self.answers, &self.names), &self.settings);
             self.dirty = true;
         }
     }
