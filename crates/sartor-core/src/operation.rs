@@ -81,6 +81,8 @@ pub enum Op {
     Len,
     /// Remove everything.
     Clear,
+    /// Begin a survey at every replica; answered with the place that it will tell of.
+    Survey,
     /// A page of keys.
     Scan(Scan),
     /// Answer how many other replicas have all that the connection has seen: when `copies` have it, or
@@ -294,7 +296,7 @@ impl Op {
         match self {
             Op::Key(_, action) => action.is_write(),
             Op::Batch(batch) => !batch.watched.is_empty() || batch.steps.iter().any(Op::is_write),
-            Op::Clear => true,
+            Op::Clear | Op::Survey => true,
             Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
         }
     }
@@ -304,7 +306,7 @@ impl Op {
         match self {
             Op::Key(_, action) => action.grows(),
             Op::Batch(batch) => batch.steps.iter().any(Op::grows),
-            Op::Clear | Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
+            Op::Clear | Op::Survey | Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
         }
     }
 
@@ -318,7 +320,7 @@ impl Op {
                 let watched: usize = batch.watched.iter().map(|(key, _)| 64 + key.len()).sum();
                 watched + batch.steps.iter().map(|step| 64 + step.size()).sum::<usize>()
             }
-            Op::Len | Op::Clear | Op::Scan(_) | Op::Wait { .. } => 0,
+            Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => 0,
         }
     }
 }

@@ -6,6 +6,7 @@
 //! - An EXEC that went through found every watched key untouched.
 //! - In the end all copies are there and hold what the history says. Nothing stays unanswered in a healed
 //!   network, and every shard takes writes at every node.
+//! - A survey that ended tells what the shard held at its place, whatever was written while it went on.
 //! - Where the mode promises to converge: a connection's places never go back, unless a failover lost them.
 //! - Where it promises linearizability: see `linear.rs`.
 
@@ -17,6 +18,7 @@ use sartor_core::controlet::{Promise, mode};
 use sartor_core::ids::{Epoch, Position, ShardId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task, Write};
 use sartor_core::operation::{Action, Batch, Context, FailureKind, Old, Op, Outcome, Version, evaluate};
+use sartor_core::survey::Found;
 use sartor_core::time::{Micros, Now, millis};
 use std::collections::BTreeMap;
 
@@ -35,6 +37,7 @@ pub fn check(world: &mut World) -> Result<(), String> {
     at_most_once(world, &lines)?;
     truthful(world, &lines)?;
     probed(world)?;
+    surveyed(world, &lines)?;
     let mut wanted = BTreeMap::new();
     for (shard, line) in &lines.last {
         wanted.insert(*shard, (line.len() as u64, replay(line)?));
@@ -78,6 +81,7 @@ fn apply(model: &mut Model, record: &Record) {
                 model.remove(key);
             }
             Write::Clear => model.clear(),
+            Write::Survey => {}
         }
     }
 }
@@ -273,7 +277,7 @@ fn agrees(expected: &Outcome, outcome: &Outcome) -> bool {
 fn expected(asked: &Asked, state: &mut Model, unix_ms: Option<u64>) -> Option<Outcome> {
     let (outcome, position) = asked.answer.as_ref()?;
     match &asked.op {
-        Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } => None,
+        Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } | Op::Survey => None,
         Op::Batch(_) if *outcome == Outcome::Aborted => None,
         Op::Key(key, action) => Some(answer(state, key, action, unix_ms, *position)),
         Op::Len => Some(Outcome::Integer(state.len() as i64)),
@@ -326,6 +330,7 @@ fn unchanged(batch: &Batch, history: &[&Record], until: u64) -> Result<(), Strin
         let touches = |write: &Write| match write {
             Write::Put { key: k, .. } | Write::Delete { key: k } => k == key,
             Write::Clear => true,
+            Write::Survey => false,
         };
         for record in since {
             if record.entry.writes.as_slice().iter().any(touches) {
@@ -364,6 +369,30 @@ fn converged(world: &mut World, wanted: &BTreeMap<ShardId, (u64, u64)>) -> Resul
                 return Err(format!(
                     "shard {id} on node {node} at {place} holds other records than were ordered"
                 ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The last survey of each replica, against what its history says.
+fn surveyed(world: &World, lines: &Lines) -> Result<(), String> {
+    for shard in world.map().iter().flat_map(|map| &map.shards) {
+        for member in &shard.members {
+            let keeper = world.machines[usize::from(member.node.0)].stores.get(shard.id);
+            let Some(report) = keeper.and_then(Keeper::surveyed) else { continue };
+            if let Found::Failed(_) = report.found {
+                continue;
+            }
+            let (id, node, at) = (shard.id.0, member.node.0, report.at);
+            if !lines.keeps(shard.id, at) {
+                return Err(format!("node {node} surveyed shard {id} at {at}, which never was"));
+            }
+            let mut keeper = replayed(&lines.last[&shard.id][..at.sequence as usize])?;
+            while keeper.run(Now::default(), Task::Survey(1 << 10, 1 << 20)) == Done::Surveyed(true) {}
+            let wanted = keeper.surveyed();
+            if wanted.as_ref() != Some(&report) {
+                return Err(format!("node {node} surveyed shard {id} as {report:?}, not {wanted:?}"));
             }
         }
     }
@@ -414,6 +443,11 @@ impl<'a> Lines<'a> {
 
 /// The digest of a replica that applied exactly these entries.
 fn replay(history: &[&Record]) -> Result<u64, String> {
+    replayed(history)?.digest().map_err(|error| error.to_string())
+}
+
+/// A replica that applied exactly these entries.
+fn replayed(history: &[&Record]) -> Result<Keeper, String> {
     let store = Box::new(sartor_datalets::tree::Tree::default());
     let mut keeper = Keeper::enveloped(store, KeeperLimits::default());
     for record in history {
@@ -421,5 +455,5 @@ fn replay(history: &[&Record]) -> Result<u64, String> {
             return Err(failure.text.into_owned());
         }
     }
-    keeper.digest().map_err(|error| error.to_string())
+    Ok(keeper)
 }

@@ -34,6 +34,7 @@ impl Marks {
             match write {
                 Write::Put { key, .. } | Write::Delete { key } => self.buckets[bucket_of(key)] = sequence,
                 Write::Clear => self.all = sequence,
+                Write::Survey => {}
             }
         }
     }
@@ -47,7 +48,7 @@ impl Marks {
                 let steps = batch.steps.iter().map(|step| self.seen_by(step));
                 watched.chain(steps).max().unwrap_or(0).max(self.all)
             }
-            Op::Len | Op::Clear | Op::Scan(_) | Op::Wait { .. } => self.last,
+            Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => self.last,
         }
     }
 }

@@ -9,4 +9,5 @@ pub mod message;
 pub mod orders;
 pub mod replica;
 pub mod stream;
+pub mod surveying;
 pub mod waiting;

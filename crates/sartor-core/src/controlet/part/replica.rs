@@ -14,6 +14,7 @@ use super::follower::Follower;
 use super::lease::{LeaseMessage, Leases};
 use super::message::{Ack, Entries, Message, Page};
 use super::stream::{Ordered, Stream};
+use super::surveying::Surveying;
 use crate::controlet::{Effects, Outbox, Settings, Status, View};
 use crate::ids::{Epoch, NodeId, Position};
 use crate::keeper::{Entry, Task, Walked};
@@ -65,6 +66,8 @@ pub struct Replica {
     im_full: bool,
     /// An acknowledgement is due: at the end of the turn, or a bit later where nobody waits for it.
     ack_at: Option<Micros>,
+    /// When the store goes on with a survey.
+    surveying: Surveying,
     /// The epochs that ordered entries here, each with its first one.
     epochs: Vec<(Epoch, u64)>,
     dirty: bool,
@@ -97,6 +100,7 @@ impl Replica {
             full: Vec::new(),
             im_full: false,
             ack_at: None,
+            surveying: Surveying::default(),
             epochs: Vec::new(),
             dirty: true,
             view,
@@ -206,6 +210,7 @@ impl Replica {
         let bytes_max = self.settings.answer_bytes_max;
         let answered = from.and_then(|(from, outcome)| Answered::new(from, outcome, bytes_max));
         self.note_epoch(position);
+        self.surveying.note(now, &entry);
         (self.submitted, self.applied) = (position, position);
         self.dirty = true;
         // In a chain, who comes after one that was cut off may still need what is kept.
@@ -267,6 +272,7 @@ impl Replica {
                 self.answers.record(answered, position, self.settings.answers_bytes_max);
             }
             note(&entry);
+            self.surveying.note(now, &entry);
             out.tasks.push(Task::Apply(entry));
         }
         self.learn_stable(now, message.stable);
@@ -433,6 +439,11 @@ impl Replica {
         }
     }
 
+    /// The store has looked at a part of what it holds.
+    pub fn on_surveyed(&mut self, now: Now, more: bool) {
+        self.surveying.on_surveyed(now, more, &self.settings);
+    }
+
     /// The end of a turn, or a timer: sends what there is to send.
     pub fn on_wake(&mut self, now: Now, out: &mut Outbox<Message>) {
         self.dirty = false;
@@ -452,6 +463,9 @@ impl Replica {
             let at = (self.stable, self.applied);
             let tasks = &mut out.effects.tasks;
             source.on_wake(now, &self.stream, at, &self.settings, tasks, &mut out.sends);
+        }
+        if self.surveying.is_due(now) && self.view.is_member() {
+            out.effects.tasks.push(self.surveying.task(&self.settings));
         }
         self.send_acks(now, out);
         self.cut_off_the_silent(now, out);
@@ -577,8 +591,9 @@ impl Replica {
         let resends = followers.filter_map(|follower| follower.wake_at(settings));
         let source = self.source.as_ref().filter(|source| !source.follower.cut);
         let source = source.and_then(|source| source.wake_at(settings));
+        let survey = self.surveying.wake_at().filter(|_| self.view.is_member());
         let others = self.leases.wake_at().into_iter().chain(self.ack_at).chain(self.cuts_at());
-        resends.chain(source).chain(others).min()
+        resends.chain(source).chain(others).chain(survey).min()
     }
 
     /// When the first of those who hold up a crowded stream is to be cut off.
