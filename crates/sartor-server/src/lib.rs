@@ -17,4 +17,5 @@ pub mod resp;
 pub mod settings;
 pub mod stats;
 pub mod status;
+pub mod survey;
 pub mod worker;

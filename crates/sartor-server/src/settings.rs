@@ -37,6 +37,8 @@ pub enum Name {
     MemoryMax,
     /// How long a request waits while its shard is failing over.
     FailoverWaitMs,
+    /// Whether SARTOR.DEBUG may do damage.
+    DebugCommands,
 }
 
 /// What there is to know of a setting.
@@ -117,6 +119,10 @@ pub const SETTINGS: &[Setting] = &[
             "how long a request waits for a shard without a head, ms",
         )
     },
+    Setting {
+        live: false,
+        ..setting("debug-commands", 0, 0, 1, "1: SARTOR.DEBUG may damage a copy, to show that it is noticed")
+    },
 ];
 
 /// The values, shared by all workers of a node.
@@ -180,7 +186,8 @@ mod tests {
 
     #[test]
     fn names_and_table_agree() {
-        assert_eq!(SETTINGS.len(), Name::FailoverWaitMs as usize + 1);
+        assert_eq!(SETTINGS.len(), Name::DebugCommands as usize + 1);
+        assert_eq!(SETTINGS[Name::DebugCommands as usize].name, "debug-commands");
         assert_eq!(SETTINGS[Name::FailoverWaitMs as usize].name, "failover-wait-ms");
         assert_eq!(SETTINGS[Name::InlineCommands as usize].name, "inline-commands");
         assert_eq!(SETTINGS[Name::ClientsMax as usize].name, "clients-max");

@@ -8,6 +8,7 @@ use clap::Args;
 use sartor_core::controlet::{MODES, mode};
 use sartor_datalets::{ENGINES, engine};
 use sartor_server::config::{CoordinatorConfig, NodeConfig, load, save};
+use sartor_server::settings::Settings;
 use sartor_server::status::Status;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -55,6 +56,9 @@ pub struct UpArgs {
     /// Records a node may hold, such as 512mb; writes beyond get OOM [default: no limit]
     #[arg(long, value_parser = bytes)]
     memory: Option<u64>,
+    /// Another value for a setting of the nodes, by the names of CONFIG GET; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    settings: Vec<(String, u64)>,
     /// The first node's RESP port; others follow from it
     #[arg(long, default_value_t = 7379)]
     port: u16,
@@ -175,7 +179,8 @@ impl Cluster {
             }
         }
         save(&file, &config).map_err(Failed::input)?;
-        let settings = args.memory.map(|bytes| ("maxmemory".to_owned(), bytes)).into_iter().collect();
+        let memory = args.memory.map(|bytes| ("maxmemory".to_owned(), bytes));
+        let settings = args.settings.iter().cloned().chain(memory).collect();
         Ok(Cluster { config, port: args.port, settings })
     }
 
@@ -308,6 +313,14 @@ fn bytes(text: &str) -> Result<u64, String> {
         number.checked_mul(1 << shift)
     };
     units.iter().find_map(fits).ok_or_else(|| "a number of bytes such as 1000, 64kb, 512mb or 2gb".into())
+}
+
+/// A setting's name and value.
+fn setting(text: &str) -> Result<(String, u64), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE is wanted")?;
+    let value = value.parse().map_err(|_| format!("the value of {name} must be a number"))?;
+    Settings::default().set(name, value)?;
+    Ok((name.to_owned(), value))
 }
 
 /// A random number that TOML can hold.

@@ -16,3 +16,4 @@ pub mod data;
 pub mod gather;
 pub mod glob;
 pub mod plan;
+pub mod verify;
