@@ -488,12 +488,12 @@ fn replicas_that_are_not_equally_far_survey_the_same_place() {
         assert!(matches!(group.surveyed(0).unwrap().found, Found::Running { done: 3, total: 8 }));
         write(&mut group, "a", "after its place was passed");
         write(&mut group, "new", "x");
-        group.pass(100);
+        group.pass(300);
         assert_eq!(group.surveyed(2), None);
         let report = group.surveyed(0).unwrap();
         assert!(matches!(&report.found, Found::Done(sums) if sums.len() == 8), "{report:?}");
         group.cut.clear();
-        group.pass(400);
+        group.pass(600);
         for node in [1, 2] {
             assert_eq!(group.surveyed(node).as_ref(), Some(&report), "{} {node}", mode.name);
         }
@@ -551,7 +551,7 @@ fn a_survey_that_comes_while_another_goes_on_takes_its_place() {
     group.settle();
     group.ask(0, 101, set("a", "w"));
     group.ask(0, 102, Op::Survey);
-    group.pass(100);
+    group.pass(500);
     let report = group.surveyed(0).unwrap();
     assert!(matches!(report.found, Found::Done(_)));
     assert_eq!(report.at.sequence, 11);

@@ -217,8 +217,8 @@ impl Default for Settings {
             lease: LeaseSettings { lease_us: millis(350), renew_us: millis(80) },
             patience_us: millis(2000),
             page_bytes_max: 256 << 10,
-            survey_every_us: millis(2),
-            survey_records_max: 512,
+            survey_every_us: millis(4),
+            survey_records_max: 256,
             answer_bytes_max: 1 << 20,
             answers_bytes_max: 16 << 20,
         }

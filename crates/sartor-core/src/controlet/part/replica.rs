@@ -465,7 +465,7 @@ impl Replica {
             source.on_wake(now, &self.stream, at, &self.settings, tasks, &mut out.sends);
         }
         if self.surveying.is_due(now) && self.view.is_member() {
-            out.effects.tasks.push(self.surveying.task(&self.settings));
+            out.effects.tasks.push(self.surveying.task(now, &self.settings));
         }
         self.send_acks(now, out);
         self.cut_off_the_silent(now, out);
