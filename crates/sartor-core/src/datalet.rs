@@ -26,6 +26,13 @@ pub trait Datalet: Send {
     /// is seen at least once, whatever is written meanwhile.
     fn walk(&mut self, cursor: &mut Cursor, page: &mut Page) -> Result<(), DataletError>;
 
+    /// Whether a walk that stands at `cursor` has passed the place of `key`, so that a pair put there now is not seen by
+    /// it. Who tells that promises more of its walks: a pair that is there during the whole walk is seen exactly once.
+    /// Who does not cannot be verified while it is written to.
+    fn has_passed(&self, _cursor: &Cursor, _key: &[u8]) -> Option<bool> {
+        None
+    }
+
     /// A hint that `key` will be asked for soon: a chance to fetch it into a cache, so that the misses of
     /// a whole batch overlap. Nothing must depend on it.
     fn expect(&mut self, _key: &[u8]) {}

@@ -18,6 +18,7 @@ use crate::operation::{
 };
 use crate::record::{Layout, Meta, Record};
 use crate::routing::slot::slot_of;
+use crate::survey::{Report, Survey, hash_of};
 use crate::time::Now;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,6 @@ use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
-use core::hash::{BuildHasher, Hasher};
 
 /// What a controlet asks of its store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -45,6 +45,8 @@ pub enum Task {
     /// Take records of a walk elsewhere, in this fill. With a position, everything here goes first, and the
     /// replica stands at that position from now on.
     Fill(Epoch, Option<Position>, Vec<Record>),
+    /// Go on with the survey, if one was begun, by so many records of about so many bytes together.
+    Survey(usize, usize),
 }
 
 /// What came of a [`Task`].
@@ -64,6 +66,8 @@ pub enum Done {
     Walked(Epoch, Walked),
     /// The records of that fill are here.
     Filled(Epoch),
+    /// Part of a survey is done; whether there is more to do.
+    Surveyed(bool),
     /// The store failed: this replica can go on no longer.
     Broken(Option<Request>, Failure),
 }
@@ -80,7 +84,8 @@ impl Done {
         match self {
             Done::Evaluated(request, ..) | Done::Read(request, _) => Some(request),
             Done::Broken(request, _) => request,
-            Done::Applied(_) | Done::Expired(..) | Done::Checked | Done::Walked(..) | Done::Filled(_) => None,
+            Done::Applied(_) | Done::Expired(..) | Done::Checked => None,
+            Done::Walked(..) | Done::Filled(_) | Done::Surveyed(_) => None,
         }
     }
 }
@@ -89,7 +94,8 @@ impl Task {
     fn into_request(self) -> Option<Request> {
         match self {
             Task::Evaluate(request, _) | Task::Read(request) => Some(request),
-            Task::Apply(_) | Task::Expire(..) | Task::Check | Task::Walk(..) | Task::Fill(..) => None,
+            Task::Apply(_) | Task::Expire(..) | Task::Check => None,
+            Task::Walk(..) | Task::Fill(..) | Task::Survey(..) => None,
         }
     }
 }
@@ -144,6 +150,8 @@ pub enum Write {
     },
     /// Everything is gone.
     Clear,
+    /// Nothing changes; each replica begins a survey of what it holds here.
+    Survey,
 }
 
 impl Write {
@@ -152,7 +160,7 @@ impl Write {
         match self {
             Write::Put { key, value, .. } => key.len() + value.len(),
             Write::Delete { key } => key.len(),
-            Write::Clear => 0,
+            Write::Clear | Write::Survey => 0,
         }
     }
 }
@@ -205,6 +213,7 @@ pub struct Keeper {
     full: bool,
     /// The life of the store that holds the records.
     generation: u64,
+    survey: Option<Survey>,
 }
 
 /// An operation on one key, decided or not for us to decide.
@@ -235,6 +244,7 @@ impl Keeper {
             limits,
             broken: None,
             full: false,
+            survey: None,
         }
     }
 
@@ -314,35 +324,65 @@ impl Keeper {
                 Ok(()) => Done::Filled(fill),
                 Err(error) => self.fail(None, error),
             },
+            Task::Survey(records_max, bytes_max) => match self.go_on(Page::new(records_max, bytes_max)) {
+                Ok(more) => Done::Surveyed(more),
+                Err(error) => self.fail(None, error),
+            },
         }
     }
 
     fn fail(&mut self, request: Option<Request>, error: DataletError) -> Done {
         let done = broken(request, &error);
+        self.end_survey("its store failed");
         self.broken = Some(error);
         done
     }
 
+    /// How the last survey stands; none if there was none, or records came by a fill since.
+    pub fn surveyed(&self) -> Option<Report> {
+        self.survey.as_ref().map(Survey::report)
+    }
+
+    fn begin_survey(&mut self, at: Position) -> Result<(), DataletError> {
+        self.survey = Some(Survey::new(at, self.shelf.store.len()?));
+        Ok(())
+    }
+
+    fn go_on(&mut self, page: Page) -> Result<bool, DataletError> {
+        self.survey.as_mut().map_or(Ok(false), |survey| survey.go_on(&mut self.shelf, page))
+    }
+
+    fn end_survey(&mut self, why: &'static str) {
+        if let Some(survey) = &mut self.survey {
+            survey.fail(why);
+        }
+    }
+
     /// A number that two replicas share when they hold the same records, versions included.
     pub fn digest(&mut self) -> Result<u64, DataletError> {
-        let hash = foldhash::quality::FixedState::with_seed(0);
         let (mut cursor, mut digest) = (Cursor::Start, 0u64);
         while cursor != Cursor::End {
             let mut page = Page::new(256, 1 << 20);
-            self.shelf.store.walk(&mut cursor, &mut page)?;
-            for (key, stored) in page.into_pairs() {
-                let meta = self.shelf.meta_of(&key, &stored)?;
-                let mut hasher = hash.build_hasher();
-                hasher.write_usize(key.len());
-                hasher.write(&key);
-                hasher.write_u64(meta.0.version.epoch.0);
-                hasher.write_u64(meta.0.version.sequence);
-                hasher.write_u64(meta.0.deadline_ms.unwrap_or(0));
-                hasher.write(&stored[meta.1..]);
-                digest = digest.wrapping_add(hasher.finish());
+            self.shelf.walk(&mut cursor, &mut page)?;
+            for (key, stored) in page.pairs() {
+                let (meta, start) = self.shelf.meta_of(key, stored)?;
+                digest = digest.wrapping_add(hash_of(key, &stored[start..], &meta) as u64);
             }
         }
         Ok(digest)
+    }
+
+    /// Changes the value of a record in this replica only: for who wants to see that it is found. Whether it is there.
+    pub fn corrupt(&mut self, key: &[u8]) -> Result<bool, DataletError> {
+        let mut found = None;
+        self.shelf.get(key, &mut |meta, value| found = Some((meta, value.to_vec())))?;
+        let Some((meta, mut value)) = found else { return Ok(false) };
+        match value.last_mut() {
+            Some(last) => *last ^= 1,
+            None => value.push(1),
+        }
+        self.shelf.put(key, &value, meta)?;
+        Ok(true)
     }
 
     fn evaluate(&mut self, now: Now, request: Request, epoch: Epoch) -> Done {
@@ -364,7 +404,10 @@ impl Keeper {
             },
             Op::Batch(batch) => self.decide_batch(now, batch, position),
             Op::Clear => self.clear(position).map(|()| (Outcome::Done, Some(Writes::One(Write::Clear)))),
-            other => self.survey(now, other, true).map(|outcome| (outcome.unwrap_or(Outcome::Nil), None)),
+            Op::Survey => self
+                .begin_survey(position)
+                .map(|()| (Outcome::Version(Version::Written(position)), Some(Writes::One(Write::Survey)))),
+            other => self.overview(now, other, true).map(|outcome| (outcome.unwrap_or(Outcome::Nil), None)),
         };
         match decided {
             Ok((outcome, writes)) => {
@@ -382,7 +425,7 @@ impl Keeper {
         let outcome = match &request.op {
             Op::Key(key, action) => self.decide_key(now, key, action, None).map(outcome_of),
             Op::Batch(batch) => self.read_batch(now, batch),
-            other => self.survey(now, other, false),
+            other => self.overview(now, other, false),
         };
         match outcome {
             Ok(outcome) => Done::Read(request, outcome),
@@ -462,7 +505,7 @@ impl Keeper {
                     writes.push(Write::Clear);
                     Outcome::Done
                 }
-                other => self.survey(now, other, true)?.unwrap_or(Outcome::Nil),
+                other => self.overview(now, other, true)?.unwrap_or(Outcome::Nil),
             };
             budget.spend(&outcome);
             outcomes.push(outcome);
@@ -477,7 +520,7 @@ impl Keeper {
             let outcome = match step {
                 step if !budget.allows(step) => Some(budget.refusal()),
                 Op::Key(key, action) => outcome_of(self.decide_key(now, key, action, None)?),
-                other => self.survey(now, other, false)?,
+                other => self.overview(now, other, false)?,
             };
             let Some(outcome) = outcome else { return Ok(None) };
             budget.spend(&outcome);
@@ -487,11 +530,11 @@ impl Keeper {
     }
 
     /// Operations on the shard as a whole that change nothing; none if who orders must answer.
-    fn survey(&mut self, now: Now, op: &Op, orders: bool) -> Result<Option<Outcome>, DataletError> {
+    fn overview(&mut self, now: Now, op: &Op, orders: bool) -> Result<Option<Outcome>, DataletError> {
         match op {
             Op::Len => Ok(Some(Outcome::Integer(self.shelf.store.len()? as i64))),
             Op::Scan(scan) => self.scan(now, scan, orders),
-            Op::Key(..) | Op::Batch(_) | Op::Clear | Op::Wait { .. } | Op::Once(_) => {
+            Op::Key(..) | Op::Batch(_) | Op::Clear | Op::Survey | Op::Wait { .. } | Op::Once(_) => {
                 Ok(Some(Failure::outcome(FailureKind::Unsupported, "not allowed inside of a batch")))
             }
         }
@@ -500,7 +543,7 @@ impl Keeper {
     fn scan(&mut self, now: Now, scan: &Scan, orders: bool) -> Result<Option<Outcome>, DataletError> {
         let mut cursor = scan.cursor.clone();
         let mut page = Page::new(scan.count as usize, 1 << 20);
-        self.shelf.store.walk(&mut cursor, &mut page)?;
+        self.shelf.walk(&mut cursor, &mut page)?;
         let mut keys = Vec::with_capacity(page.pairs().len());
         for (key, stored) in page.into_pairs() {
             match self.shelf.meta_of(&key, &stored)?.0.is_dead(now.unix_ms) {
@@ -571,7 +614,7 @@ impl Keeper {
         let mut page = Page::new(bytes_max / 32, bytes_max);
         // Who is at the end may need to know the place only.
         if cursor != Cursor::End {
-            self.shelf.store.walk(&mut cursor, &mut page)?;
+            self.shelf.walk(&mut cursor, &mut page)?;
         }
         let mut records = Vec::with_capacity(page.pairs().len());
         for (key, stored) in page.into_pairs() {
@@ -588,6 +631,7 @@ impl Keeper {
             self.clear(position)?;
             self.position = position;
         }
+        self.survey = None;
         for record in records {
             self.deadlines.set(&record.key, record.meta.deadline_ms);
             self.shelf.put(&record.key, &record.value, record.meta)?;
@@ -596,6 +640,9 @@ impl Keeper {
     }
 
     fn write(&mut self, write: &Write, position: Position) -> Result<(), DataletError> {
+        if let (Some(survey), Write::Put { key, .. } | Write::Delete { key }) = (&mut self.survey, write) {
+            survey.before_write(&mut self.shelf, key)?;
+        }
         match write {
             Write::Put { key, value, deadline_ms } => {
                 self.deadlines.set(key, *deadline_ms);
@@ -607,10 +654,12 @@ impl Keeper {
                 self.shelf.delete(key)
             }
             Write::Clear => self.clear(position),
+            Write::Survey => self.begin_survey(position),
         }
     }
 
     fn clear(&mut self, position: Position) -> Result<(), DataletError> {
+        self.end_survey("everything was removed (FLUSHALL) while it ran");
         self.deadlines = Deadlines::default();
         self.deletes = Deletes { all: position, slots: BTreeMap::new() };
         self.shelf.clear()
@@ -666,7 +715,7 @@ fn broken(request: Option<Request>, error: &DataletError) -> Done {
 }
 
 /// The datalets under one keeper, and how a record lies in them.
-struct Shelf {
+pub(crate) struct Shelf {
     store: Box<dyn Datalet>,
     metas: Option<Box<dyn Datalet>>,
     scratch: Vec<u8>,
@@ -677,7 +726,16 @@ impl Shelf {
         self.store.generation().wrapping_add(self.metas.as_ref().map_or(0, |metas| metas.generation()))
     }
 
-    fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Meta, &[u8])) -> Result<(), DataletError> {
+    pub(crate) fn walk(&mut self, cursor: &mut Cursor, page: &mut Page) -> Result<(), DataletError> {
+        self.store.walk(cursor, page)
+    }
+
+    pub(crate) fn has_passed(&self, cursor: &Cursor, key: &[u8]) -> Option<bool> {
+        self.store.has_passed(cursor, key)
+    }
+
+    /// Calls `found` with the record of `key`, or not at all.
+    pub(crate) fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Meta, &[u8])) -> Result<(), DataletError> {
         let Some(metas) = &mut self.metas else {
             let mut foreign = false;
             self.store.get(key, &mut |stored| match Meta::decode(stored) {
@@ -691,7 +749,7 @@ impl Shelf {
     }
 
     /// The meta of a walked pair, and where in `stored` the user's value starts.
-    fn meta_of(&mut self, key: &[u8], stored: &[u8]) -> Result<(Meta, usize), DataletError> {
+    pub(crate) fn meta_of(&mut self, key: &[u8], stored: &[u8]) -> Result<(Meta, usize), DataletError> {
         match &mut self.metas {
             Some(metas) => Ok((meta_beside(metas.as_mut(), key)?, 0)),
             None => {

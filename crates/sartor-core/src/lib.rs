@@ -36,5 +36,6 @@ pub mod routing;
 pub mod seat;
 pub mod session;
 pub mod stores;
+pub mod survey;
 pub mod time;
 pub mod wire;

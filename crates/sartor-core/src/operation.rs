@@ -82,6 +82,8 @@ pub enum Op {
     Len,
     /// Remove everything.
     Clear,
+    /// Begin a survey at every replica; answered with the place that it will tell of.
+    Survey,
     /// A page of keys.
     Scan(Scan),
     /// Answer how many other replicas have all that the connection has seen: when `copies` have it, or
@@ -319,7 +321,7 @@ impl Op {
             Op::Key(_, action) => action.is_write(),
             Op::Batch(batch) => !batch.watched.is_empty() || batch.steps.iter().any(Op::is_write),
             // What it answers is remembered, also where it only reads.
-            Op::Clear | Op::Once(_) => true,
+            Op::Clear | Op::Survey | Op::Once(_) => true,
             Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
         }
     }
@@ -330,7 +332,7 @@ impl Op {
             Op::Key(_, action) => action.grows(),
             Op::Batch(batch) => batch.steps.iter().any(Op::grows),
             Op::Once(once) => once.op.grows(),
-            Op::Clear | Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
+            Op::Clear | Op::Survey | Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
         }
     }
 
@@ -345,7 +347,7 @@ impl Op {
                 watched + batch.steps.iter().map(|step| 64 + step.size()).sum::<usize>()
             }
             Op::Once(once) => 64 + once.id.len() + once.op.size(),
-            Op::Len | Op::Clear | Op::Scan(_) | Op::Wait { .. } => 0,
+            Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => 0,
         }
     }
 }

@@ -32,6 +32,11 @@ impl Stores {
         self.keepers.get_mut(&shard)
     }
 
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (ShardId, &Keeper)> {
+        self.keepers.iter().map(|(shard, keeper)| (*shard, keeper))
+    }
+
     /// About how many bytes of memory all records take.
     pub fn bytes(&self) -> u64 {
         self.keepers.values().map(Keeper::bytes).sum()

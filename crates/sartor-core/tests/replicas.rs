@@ -8,7 +8,9 @@ use bytes::Bytes;
 use group::{CHAIN, Group, STAR, get, key, member, set, value, view};
 use sartor_core::controlet::{Input, Mode, Settings};
 use sartor_core::ids::NodeId;
-use sartor_core::operation::{Action, Outcome, Presence, Set};
+use sartor_core::operation::{Action, Op, Outcome, Presence, Set, Version};
+use sartor_core::survey::Found;
+use sartor_core::time::millis;
 
 #[test]
 fn a_chain_answers_when_the_tail_has_it() {
@@ -230,4 +232,100 @@ fn messages_that_nobody_would_send_do_no_harm() {
     group.ask(0, 2, get("k"));
     group.pass(100);
     assert_eq!(group.take(), [(0, 2, value("v"))]);
+}
+
+const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// Settings under which a survey looks at two records at a time.
+fn slowly() -> Settings {
+    Settings { survey_records_max: 2, ..Settings::default() }
+}
+
+#[test]
+fn replicas_that_are_not_equally_far_survey_the_same_place() {
+    for mode in [&CHAIN, &STAR] {
+        let mut group = Group::new(mode, &[0, 1, 2], slowly());
+        let mut tag = 0;
+        let mut write = |group: &mut Group, name, text| {
+            tag += 1;
+            group.ask(0, tag, set(name, text));
+        };
+        NAMES.iter().for_each(|name| write(&mut group, name, "before"));
+        group.settle();
+        // One replica is cut off, and hears of the survey when the others have done it.
+        group.cut = vec![2];
+        group.ask(0, 100, Op::Survey);
+        write(&mut group, "h", "while it goes on");
+        group.settle();
+        assert!(matches!(group.surveyed(0).unwrap().found, Found::Running { done: 3, total: 8 }));
+        write(&mut group, "a", "after its place was passed");
+        write(&mut group, "new", "x");
+        group.pass(300);
+        assert_eq!(group.surveyed(2), None);
+        let report = group.surveyed(0).unwrap();
+        assert!(matches!(&report.found, Found::Done(sums) if sums.len() == 8), "{report:?}");
+        group.cut.clear();
+        group.pass(600);
+        for node in [1, 2] {
+            assert_eq!(group.surveyed(node).as_ref(), Some(&report), "{} {node}", mode.name);
+        }
+        let answered = group.take().into_iter().find(|(_, tag, _)| *tag == 100);
+        assert_eq!(answered, Some((0, 100, Outcome::Version(Version::Written(report.at)))));
+    }
+}
+
+#[test]
+fn who_is_being_filled_has_no_survey_until_it_has_all() {
+    for mode in [&CHAIN, &STAR] {
+        let settings = Settings { page_bytes_max: 8, ..slowly() };
+        let mut group = Group::new(mode, &[0, 1], settings);
+        NAMES.iter().zip(1..).for_each(|(name, tag)| group.ask(0, tag, set(name, "v")));
+        group.settle();
+        group.open(2, view(2, 2, &[0, 1], Some((2, 2))));
+        group.cut = vec![2];
+        group.view(2, &[0, 1], Some((2, 2)));
+        group.pass(460);
+        group.ask(0, 100, Op::Survey);
+        group.pass(100);
+        // The entry comes to it between two pages; then nothing does for a while.
+        group.cut.clear();
+        while group.surveyed(2).is_none() {
+            group.now += millis(10);
+            group.settle_until(|group| group.surveyed(2).is_some());
+        }
+        group.cut = vec![2];
+        group.pass(500);
+        let report = group.surveyed(0).unwrap();
+        assert!(matches!(report.found, Found::Done(_)), "{report:?}");
+        let there = group.surveyed(2).unwrap();
+        assert!(
+            there.at == report.at && matches!(there.found, Found::Running { done: 0, total: 1..8 }),
+            "{there:?}"
+        );
+        group.cut.clear();
+        group.pass(1000);
+        assert_eq!(group.surveyed(2), None, "records came since");
+        group.view(3, &[0, 1, 2], None);
+        group.pass(1000);
+        assert_eq!(group.surveyed(2), None, "{}", mode.name);
+        group.ask(0, 101, Op::Survey);
+        group.pass(500);
+        let (first, last) = (group.surveyed(0), group.surveyed(2));
+        assert!(first.is_some() && first == last && first != Some(report), "{first:?} {last:?}");
+    }
+}
+
+#[test]
+fn a_survey_that_comes_while_another_goes_on_takes_its_place() {
+    let mut group = Group::new(&CHAIN, &[0, 1], slowly());
+    NAMES.iter().zip(1..).for_each(|(name, tag)| group.ask(0, tag, set(name, "v")));
+    group.ask(0, 100, Op::Survey);
+    group.settle();
+    group.ask(0, 101, set("a", "w"));
+    group.ask(0, 102, Op::Survey);
+    group.pass(500);
+    let report = group.surveyed(0).unwrap();
+    assert!(matches!(report.found, Found::Done(_)));
+    assert_eq!(report.at.sequence, 11);
+    assert_eq!(group.surveyed(1), Some(report));
 }

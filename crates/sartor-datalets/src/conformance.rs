@@ -24,6 +24,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("the same as a model under random operations", differential),
     ("a walk sees every pair once, in bounded pages", walk_is_complete),
     ("a walk sees untouched pairs while others are written", walk_during_writes),
+    ("a walk that tells what it has passed sees the rest, once", walk_tells_what_it_passed),
     ("clear leaves nothing", clear_is_complete),
     ("scans in key order, or says that it cannot", scans),
 ];
@@ -191,6 +192,46 @@ fn walk_during_writes(store: &mut dyn Datalet, _: &Engine) -> Result<(), String>
     }
     let missed = (0..3000).find(|i| !seen.contains(format!("keep{i}").as_bytes()));
     ensure(missed.is_none(), || format!("the walk missed keep{}", missed.unwrap_or(0)))
+}
+
+/// Of who can tell: each pair that is there during the whole walk comes once, and a pair that is put or deleted comes
+/// afterwards just where its place was not passed.
+fn walk_tells_what_it_passed(store: &mut dyn Datalet, _: &Engine) -> Result<(), String> {
+    if store.has_passed(&Cursor::Start, b"key").is_none() {
+        return Ok(());
+    }
+    let mut random = Random::new(6);
+    let mut wanted: BTreeMap<Vec<u8>, bool> =
+        (0..3000).map(|i| (format!("keep{i}").into_bytes(), true)).collect();
+    for key in wanted.keys() {
+        store.put(key, b"v").map_err(said)?;
+    }
+    let mut cursor = Cursor::Start;
+    for turn in 0.. {
+        let mut page = Page::new(random.between(1, 100) as usize, 1 << 20);
+        store.walk(&mut cursor, &mut page).map_err(said)?;
+        for (key, _) in page.pairs() {
+            let show = || format!("the walk gave key '{}', which it had passed or shown", key.escape_ascii());
+            ensure(wanted.insert(key.to_vec(), false) == Some(true), show)?;
+            let passed = store.has_passed(&cursor, key) == Some(true);
+            ensure(passed, || format!("key '{}' was seen but not passed", key.escape_ascii()))?;
+        }
+        if cursor == Cursor::End {
+            break;
+        }
+        for i in 0..random.below(60) {
+            let key = format!("new {turn} {i}").into_bytes();
+            store.put(&key, b"v").map_err(said)?;
+            wanted.insert(key.clone(), store.has_passed(&cursor, &key) == Some(false));
+            let gone = format!("keep{}", random.below(3000)).into_bytes();
+            if store.has_passed(&cursor, &gone) == Some(false) {
+                store.delete(&gone).map_err(said)?;
+                wanted.insert(gone, false);
+            }
+        }
+    }
+    let missed = wanted.iter().find(|(_, wanted)| **wanted).map(|(key, _)| key.escape_ascii().to_string());
+    ensure(missed.is_none(), || format!("the walk missed key '{}'", missed.unwrap_or_default()))
 }
 
 fn clear_is_complete(store: &mut dyn Datalet, _: &Engine) -> Result<(), String> {

@@ -255,6 +255,14 @@ impl Datalet for Hash {
         Ok(())
     }
 
+    fn has_passed(&self, cursor: &Cursor, key: &[u8]) -> Option<bool> {
+        Some(match cursor {
+            Cursor::Number(next) => hash_of(&self.hasher, key) >> CURSOR_SHIFT < *next,
+            Cursor::Start | Cursor::Key(_) => false,
+            Cursor::End => true,
+        })
+    }
+
     fn clear(&mut self) -> Result<(), DataletError> {
         let hasher = self.hasher.clone();
         let old = std::mem::replace(self, Hash { hasher, ..Hash::new(0) });

@@ -73,6 +73,14 @@ impl Datalet for Tree {
         Ok(())
     }
 
+    fn has_passed(&self, cursor: &Cursor, key: &[u8]) -> Option<bool> {
+        Some(match cursor {
+            Cursor::Key(last) => key <= &last[..],
+            Cursor::Start | Cursor::Number(_) => false,
+            Cursor::End => true,
+        })
+    }
+
     fn clear(&mut self) -> Result<(), DataletError> {
         drop_aside(std::mem::take(&mut self.pairs));
         self.bytes = 0;

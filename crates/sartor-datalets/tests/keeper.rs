@@ -10,6 +10,8 @@ use sartor_core::operation::{
     TimeUnit, Version,
 };
 use sartor_core::random::Random;
+use sartor_core::routing::slot::slot_of;
+use sartor_core::survey::{Found, Report};
 use sartor_core::time::Now;
 use sartor_datalets::{ENGINES, Options, engine};
 
@@ -227,4 +229,95 @@ fn whoever_applies_the_entries_ends_equal_in_every_engine_and_layout() {
         }
         assert!(ask(&mut primary, at(4000), Op::Len) != Outcome::Integer(0));
     }
+}
+
+fn survey_to_its_end(keeper: &mut Keeper, records: usize) -> Report {
+    while keeper.run(at(0), Task::Survey(records, 1 << 20)) == Done::Surveyed(true) {}
+    keeper.surveyed().expect("a survey")
+}
+
+#[test]
+fn a_survey_tells_of_its_place_whatever_is_written_meanwhile() {
+    for (name, mut keeper) in keepers() {
+        // It hears all that the other does, but surveys at once.
+        let (_, mut model) = keepers().remove(0);
+        let mut random = Random::new(17);
+        let mut done = 0;
+        for round in 0..60 {
+            for step in 0..random.below(300) {
+                follow(&mut keeper, &mut model, at(round * 1000 + step), random_op(&mut random));
+            }
+            follow(&mut keeper, &mut model, at(round * 1000), Op::Survey);
+            let wanted = survey_to_its_end(&mut model, 1000);
+            assert!(matches!(wanted.found, Found::Done(_)), "{name}: {wanted:?}");
+            let mut cleared = false;
+            let records = random.between(1, 9) as usize;
+            while keeper.run(at(0), Task::Survey(records, 1 << 20)) == Done::Surveyed(true) {
+                for step in 0..random.below(12) {
+                    let op = random_op(&mut random);
+                    cleared |= op == Op::Clear;
+                    follow(&mut keeper, &mut model, at(round * 1000 + 500 + step), op);
+                }
+                let expired = keeper.run(at(round * 1000 + 520), Task::Expire(Epoch(1), 2));
+                let Done::Expired(entry, _) = expired else { panic!("{expired:?}") };
+                entry.into_iter().for_each(|entry| drop(model.run(at(0), Task::Apply(entry))));
+            }
+            let report = keeper.surveyed().unwrap();
+            match report.found {
+                Found::Failed(_) => assert!(cleared, "{name}: {report:?}"),
+                _ => assert_eq!(report, wanted, "{name}, round {round}"),
+            }
+            done += usize::from(!cleared);
+        }
+        assert!(done > 30, "{name}: {done} surveys came to their end");
+    }
+}
+
+fn follow(keeper: &mut Keeper, model: &mut Keeper, now: Now, op: Op) {
+    if let Some(entry) = evaluate(keeper, now, op).1 {
+        model.run(now, Task::Apply(entry));
+    }
+}
+
+#[test]
+fn a_survey_finds_a_record_that_is_not_what_was_written() {
+    for (name, mut keeper) in keepers() {
+        for i in 0..100 {
+            let action = Action::Set(Set { value: Bytes::from(vec![b'v'; i % 3]), ..Set::default() });
+            ask(&mut keeper, at(0), Op::Key(Bytes::from(format!("key{i}")), action));
+        }
+        ask(&mut keeper, at(0), Op::Survey);
+        let Found::Done(before) = survey_to_its_end(&mut keeper, 7).found else { panic!() };
+        assert_eq!(before.iter().map(|(_, sum)| sum.records).sum::<u64>(), 100);
+        for key in ["key0", "key1"] {
+            assert_eq!(keeper.corrupt(key.as_bytes()), Ok(true));
+        }
+        assert_eq!(keeper.corrupt(b"none"), Ok(false));
+        ask(&mut keeper, at(0), Op::Survey);
+        let Found::Done(after) = survey_to_its_end(&mut keeper, 7).found else { panic!() };
+        let differs = before.iter().zip(after.iter()).filter(|(before, after)| before != after);
+        let slots: Vec<u16> = differs.map(|(before, _)| before.0).collect();
+        let mut wanted = ["key0", "key1"].map(|key| slot_of(key.as_bytes()));
+        wanted.sort();
+        assert_eq!(slots, wanted, "{name}");
+    }
+}
+
+#[test]
+fn a_survey_ends_where_everything_is_removed_or_comes_by_a_fill() {
+    let (_, mut keeper) = keepers().remove(0);
+    for i in 0..100 {
+        ask(&mut keeper, at(0), Op::Key(Bytes::from(format!("key{i}")), set("v", Expiry::Never)));
+    }
+    ask(&mut keeper, at(0), Op::Survey);
+    assert_eq!(keeper.run(at(0), Task::Survey(10, 1 << 20)), Done::Surveyed(true));
+    let running = keeper.surveyed().unwrap().found;
+    assert_eq!(running, Found::Running { done: 10, total: 100 });
+    ask(&mut keeper, at(0), Op::Clear);
+    assert_eq!(keeper.run(at(0), Task::Survey(10, 1 << 20)), Done::Surveyed(false));
+    assert!(matches!(keeper.surveyed().unwrap().found, Found::Failed(_)));
+    let place = Position { epoch: Epoch(2), sequence: 7 };
+    keeper.run(at(0), Task::Fill(Epoch(2), Some(place), Vec::new()));
+    assert_eq!(keeper.surveyed(), None);
+    assert_eq!(keeper.run(at(0), Task::Survey(10, 1 << 20)), Done::Surveyed(false));
 }

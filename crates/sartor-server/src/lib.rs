@@ -18,4 +18,5 @@ pub mod resp;
 pub mod settings;
 pub mod stats;
 pub mod status;
+pub mod survey;
 pub mod worker;

@@ -5,6 +5,7 @@ use crate::link::resolve;
 use crate::settings::Settings;
 use crate::stats::SharedStats;
 use crate::status::{CoordinatorNews, CoordinatorStatus, Status, status};
+use crate::survey::Surveys;
 use crate::worker::{Mailbox, Worker};
 use mio::net::TcpListener;
 use sartor_core::coordinator::{NodeReport, NodeState, Repair};
@@ -23,6 +24,8 @@ pub struct Shared {
     pub settings: Settings,
     /// Counters.
     pub stats: SharedStats,
+    /// What the copies here found when they were surveyed.
+    pub surveys: Surveys,
     news: Arc<Mutex<News>>,
 }
 
@@ -71,6 +74,7 @@ pub fn run(config: NodeConfig) -> Result<(), String> {
         incarnation: Incarnation(crate::clock::now().unix_ms.max(1)),
         settings,
         stats: SharedStats::default(),
+        surveys: Surveys::default(),
         news: Arc::default(),
         config: Arc::new(config),
     };

@@ -41,6 +41,8 @@ pub enum Name {
     OnceMs,
     /// Bytes of what it remembers, a shard.
     OnceBytesMax,
+    /// Whether SARTOR.DEBUG may do damage.
+    DebugCommands,
 }
 
 /// What there is to know of a setting.
@@ -135,6 +137,10 @@ pub const SETTINGS: &[Setting] = &[
             "what SARTOR.ONCE remembers of a shard, bytes; new ids get OOM beyond",
         )
     },
+    Setting {
+        live: false,
+        ..setting("debug-commands", 0, 0, 1, "1: SARTOR.DEBUG may damage a copy, to show that it is noticed")
+    },
 ];
 
 /// The values, shared by all workers of a node.
@@ -198,8 +204,8 @@ mod tests {
 
     #[test]
     fn names_and_table_agree() {
-        assert_eq!(SETTINGS.len(), Name::OnceBytesMax as usize + 1);
-        assert_eq!(SETTINGS[Name::OnceBytesMax as usize].name, "once-max-bytes");
+        assert_eq!(SETTINGS.len(), Name::DebugCommands as usize + 1);
+        assert_eq!(SETTINGS[Name::DebugCommands as usize].name, "debug-commands");
         assert_eq!(SETTINGS[Name::FailoverWaitMs as usize].name, "failover-wait-ms");
         assert_eq!(SETTINGS[Name::InlineCommands as usize].name, "inline-commands");
         assert_eq!(SETTINGS[Name::ClientsMax as usize].name, "clients-max");

@@ -59,6 +59,8 @@ pub enum Mail {
     Reports(u8, Vec<ReplicaReport>),
     /// A link that is for you.
     Link(Handover),
+    /// Damage the record of this key in your copy.
+    Corrupt(ShardId, Bytes),
 }
 
 /// Where a worker gets its mail.
@@ -355,6 +357,7 @@ impl Worker {
                 Mail::Reports(worker, reports) => {
                     self.node.step(now, Event::Reports(worker, reports), &mut self.actions);
                 }
+                Mail::Corrupt(shard, key) => drop(self.corrupt(shard, &key)),
                 Mail::Link(handover) => self.links.adopt(self.poll.registry(), handover, frames),
             }
         }
@@ -604,8 +607,34 @@ impl Worker {
                 },
                 None => reply.error("LOADING this node has no cluster map yet; is the coordinator up?"),
             },
+            Ask::Surveyed(shard, at) => match serde_json::to_string(&self.shared.surveys.result(*shard, *at))
+            {
+                Ok(json) => reply.bulk(json.as_bytes()),
+                Err(error) => reply.error(&format!("ERR internal: {error}")),
+            },
+            Ask::Corrupt(shard, key) => self.ask_to_corrupt(*shard, key, &mut reply),
         }
         client.connection.reply_now(reply);
+    }
+
+    fn ask_to_corrupt(&mut self, shard: ShardId, key: &Bytes, reply: &mut Vec<u8>) {
+        let worker = self.map.as_ref().map_or(0, |map| map.worker_of(shard));
+        match self.mailboxes.get(usize::from(worker)) {
+            Some(mailbox) if worker != self.me.worker => {
+                mailbox.post(Mail::Corrupt(shard, key.clone()));
+                reply.simple("QUEUED");
+            }
+            _ => match self.corrupt(shard, key) {
+                Ok(found) => reply.integer(i64::from(found)),
+                Err(error) => reply.error(&format!("ERR {error}")),
+            },
+        }
+    }
+
+    fn corrupt(&mut self, shard: ShardId, key: &[u8]) -> Result<bool, String> {
+        let keeper = self.stores.get_mut(shard);
+        let keeper = keeper.ok_or_else(|| format!("this node has no copy of shard {}", shard.0))?;
+        keeper.corrupt(key).map_err(|error| error.to_string())
     }
 
     /// Gives shards' answers to the connections that wait for them.
@@ -718,6 +747,7 @@ impl Worker {
             self.accept(now);
         }
         self.links.accept(self.poll.registry());
+        self.shared.surveys.publish(self.me.worker, &self.stores);
         let stall = millis(self.shared.settings.get(Name::StallTimeoutMs));
         let idle = self.shared.settings.get(Name::IdleTimeoutMs);
         for index in 0..self.clients.len() {

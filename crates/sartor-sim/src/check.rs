@@ -7,6 +7,7 @@
 //! - In the end all copies are there and hold what the history says. Nothing stays unanswered in a healed
 //!   network, and every shard takes writes at every node.
 //! - What clients named took effect once: see `once.rs`.
+//! - A survey that ended tells what the shard held at its place, whatever was written while it went on.
 //! - Where the mode promises to converge: a connection's places never go back, unless a failover lost them.
 //! - Where it promises linearizability: see `linear.rs`.
 
@@ -18,6 +19,7 @@ use sartor_core::controlet::{Promise, mode};
 use sartor_core::ids::{Epoch, Position, ShardId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task, Write};
 use sartor_core::operation::{Action, Batch, Context, FailureKind, Old, Op, Outcome, Version, evaluate};
+use sartor_core::survey::Found;
 use sartor_core::time::{Micros, Now, millis};
 use std::collections::BTreeMap;
 
@@ -37,6 +39,7 @@ pub fn check(world: &mut World) -> Result<(), String> {
     crate::once::check(world, &lines)?;
     truthful(world, &lines)?;
     probed(world)?;
+    surveyed(world, &lines)?;
     let mut wanted = BTreeMap::new();
     for (shard, line) in &lines.last {
         wanted.insert(*shard, (line.len() as u64, replay(line)?));
@@ -80,6 +83,7 @@ fn apply(model: &mut Model, record: &Record) {
                 model.remove(key);
             }
             Write::Clear => model.clear(),
+            Write::Survey => {}
         }
     }
 }
@@ -286,7 +290,7 @@ fn expected(asked: &Asked, state: &mut Model, unix_ms: Option<u64>) -> Option<Ou
     let (outcome, position) = asked.answer.as_ref()?;
     let op = if let Op::Once(once) = &asked.op { &once.op } else { &asked.op };
     match op {
-        Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } | Op::Once(_) => None,
+        Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } | Op::Survey | Op::Once(_) => None,
         Op::Batch(_) if *outcome == Outcome::Aborted => None,
         Op::Key(key, action) => Some(answer(state, key, action, unix_ms, *position)),
         Op::Len => Some(Outcome::Integer(state.len() as i64)),
@@ -339,6 +343,7 @@ fn unchanged(batch: &Batch, history: &[&Record], until: u64) -> Result<(), Strin
         let touches = |write: &Write| match write {
             Write::Put { key: k, .. } | Write::Delete { key: k } => k == key,
             Write::Clear => true,
+            Write::Survey => false,
         };
         for record in since {
             if record.entry.writes.as_slice().iter().any(touches) {
@@ -389,6 +394,30 @@ fn converged(world: &mut World, wanted: &BTreeMap<ShardId, (u64, u64)>) -> Resul
     Ok(())
 }
 
+/// The last survey of each replica, against what its history says.
+fn surveyed(world: &World, lines: &Lines) -> Result<(), String> {
+    for shard in world.map().iter().flat_map(|map| &map.shards) {
+        for member in &shard.members {
+            let keeper = world.machines[usize::from(member.node.0)].stores.get(shard.id);
+            let Some(report) = keeper.and_then(Keeper::surveyed) else { continue };
+            if let Found::Failed(_) = report.found {
+                continue;
+            }
+            let (id, node, at) = (shard.id.0, member.node.0, report.at);
+            if !lines.keeps(shard.id, at) {
+                return Err(format!("node {node} surveyed shard {id} at {at}, which never was"));
+            }
+            let mut keeper = replayed(&lines.last[&shard.id][..at.sequence as usize])?;
+            while keeper.run(Now::default(), Task::Survey(1 << 10, 1 << 20)) == Done::Surveyed(true) {}
+            let wanted = keeper.surveyed();
+            if wanted.as_ref() != Some(&report) {
+                return Err(format!("node {node} surveyed shard {id} as {report:?}, not {wanted:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The histories of all shards, as each epoch left them.
 pub struct Lines<'a> {
     /// All up to the end of an epoch that ordered something.
@@ -433,6 +462,11 @@ impl<'a> Lines<'a> {
 
 /// The digest of a replica that applied exactly these entries.
 fn replay(history: &[&Record]) -> Result<u64, String> {
+    replayed(history)?.digest().map_err(|error| error.to_string())
+}
+
+/// A replica that applied exactly these entries.
+fn replayed(history: &[&Record]) -> Result<Keeper, String> {
     let store = Box::new(sartor_datalets::tree::Tree::default());
     let mut keeper = Keeper::enveloped(store, KeeperLimits::default());
     for record in history {
@@ -440,5 +474,5 @@ fn replay(history: &[&Record]) -> Result<u64, String> {
             return Err(failure.text.into_owned());
         }
     }
-    keeper.digest().map_err(|error| error.to_string())
+    Ok(keeper)
 }

@@ -147,6 +147,7 @@ impl Client {
                 return (shard, Op::Scan(Scan { count: random.between(1, 20) as u32, ..Scan::default() }));
             }
             92 => return (shard, Op::Clear),
+            93..95 => return (shard, Op::Survey),
             _ => return self.batch(random, map, key, unique),
         };
         (shard, Op::Key(key, action))

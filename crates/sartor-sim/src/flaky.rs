@@ -59,6 +59,10 @@ impl Datalet for Flaky {
         self.store()?.walk(cursor, page)
     }
 
+    fn has_passed(&self, cursor: &Cursor, key: &[u8]) -> Option<bool> {
+        self.inner.has_passed(cursor, key)
+    }
+
     fn clear(&mut self) -> Result<(), DataletError> {
         self.store()?.clear()
     }

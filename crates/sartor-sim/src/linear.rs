@@ -56,6 +56,7 @@ impl Writes {
                         writes.keys.entry(key.clone()).or_default().push(sequence);
                     }
                     Write::Clear => writes.clears.push(sequence),
+                    Write::Survey => {}
                 }
             }
         }

@@ -1,10 +1,11 @@
-//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `sim`.
+//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `verify`, `sim`.
 
 mod resp;
 mod sim;
 mod status;
 mod supervise;
 mod up;
+mod verify;
 
 use clap::{Parser, Subcommand};
 use std::io::Write;
@@ -37,11 +38,13 @@ enum Verb {
     },
     /// Tell how a cluster is
     Status(status::StatusArgs),
+    /// Compare the copies of each shard, while the cluster serves
+    Verify(verify::VerifyArgs),
     /// Simulate a mode under faults, seed by seed
     Sim(sim::SimArgs),
 }
 
-/// What went wrong, and the exit code that says so: 2 for bad input, 1 for the rest.
+/// What went wrong, and the exit code that says so: 2 for bad input and for what could not be told, 1 for the rest.
 pub struct Failed {
     code: u8,
     text: String,
@@ -50,6 +53,11 @@ pub struct Failed {
 impl Failed {
     /// The input is wrong.
     pub fn input(text: impl Into<String>) -> Failed {
+        Failed { code: 2, text: text.into() }
+    }
+
+    /// What was asked cannot be told.
+    pub fn undecided(text: impl Into<String>) -> Failed {
         Failed { code: 2, text: text.into() }
     }
 
@@ -84,6 +92,7 @@ fn main() -> ExitCode {
             .and_then(|()| sartor_server::config::load(&config).map_err(Failed::input))
             .and_then(|config| sartor_server::coordinator::run(&config).map_err(Failed::other)),
         Verb::Status(args) => status::run(&args),
+        Verb::Verify(args) => verify::run(&args),
         Verb::Sim(args) => sim::run(&args),
     };
     match done {

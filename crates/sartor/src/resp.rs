@@ -6,14 +6,20 @@ use std::time::Duration;
 
 /// Sends one command to an endpoint; the text of the answer.
 pub fn ask(endpoint: &str, words: &[&str]) -> Result<String, String> {
+    ask_within(endpoint, words, Duration::from_secs(5))
+}
+
+/// The same, with the time that each step may take.
+pub fn ask_within(endpoint: &str, words: &[impl AsRef<str>], timeout: Duration) -> Result<String, String> {
     let unreachable = |error: std::io::Error| format!("no node answers at {endpoint}: {error}");
     let mut addrs = endpoint.to_socket_addrs().map_err(unreachable)?;
     let addr = addrs.next().ok_or_else(|| format!("{endpoint} is no address"))?;
-    let timeout = Duration::from_secs(5);
     let mut stream = TcpStream::connect_timeout(&addr, timeout).map_err(unreachable)?;
     stream.set_read_timeout(Some(timeout)).map_err(unreachable)?;
     let mut request = format!("*{}\r\n", words.len());
-    words.iter().for_each(|word| request += &format!("${}\r\n{word}\r\n", word.len()));
+    for word in words.iter().map(AsRef::as_ref) {
+        request += &format!("${}\r\n{word}\r\n", word.len());
+    }
     stream.write_all(request.as_bytes()).map_err(unreachable)?;
     let mut reader = BufReader::new(stream);
     let mut line = String::new();

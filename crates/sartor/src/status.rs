@@ -15,9 +15,12 @@ pub struct StatusArgs {
     output: Output,
 }
 
+/// How to print something.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
-enum Output {
+pub enum Output {
+    /// For people.
     Table,
+    /// For programs.
     Json,
 }
 

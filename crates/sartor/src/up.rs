@@ -9,6 +9,7 @@ use sartor_core::controlet::{MODES, mode};
 use sartor_datalets::{ENGINES, engine};
 use sartor_server::config::{CoordinatorConfig, NodeConfig, load, save};
 use sartor_server::metadata::endpoints;
+use sartor_server::settings::Settings;
 use sartor_server::status::Status;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -64,6 +65,9 @@ pub struct UpArgs {
     /// Coordinators, of which one leads; more than one need etcd [default: 1]
     #[arg(long, default_value_t = 1, hide_default_value = true)]
     coordinators: u16,
+    /// Another value for a setting of the nodes, by the names of CONFIG GET; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    settings: Vec<(String, u64)>,
     /// The first node's RESP port; others follow from it
     #[arg(long, default_value_t = 7379)]
     port: u16,
@@ -193,7 +197,8 @@ impl Cluster {
             }
         }
         save(&file, &config).map_err(Failed::input)?;
-        let settings = args.memory.map(|bytes| ("maxmemory".to_owned(), bytes)).into_iter().collect();
+        let memory = args.memory.map(|bytes| ("maxmemory".to_owned(), bytes));
+        let settings = args.settings.iter().cloned().chain(memory).collect();
         Ok(Cluster { config, coordinators: args.coordinators, port: args.port, settings })
     }
 
@@ -359,6 +364,14 @@ fn bytes(text: &str) -> Result<u64, String> {
         number.checked_mul(1 << shift)
     };
     units.iter().find_map(fits).ok_or_else(|| "a number of bytes such as 1000, 64kb, 512mb or 2gb".into())
+}
+
+/// A setting's name and value.
+fn setting(text: &str) -> Result<(String, u64), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE is wanted")?;
+    let value = value.parse().map_err(|_| format!("the value of {name} must be a number"))?;
+    Settings::default().set(name, value)?;
+    Ok((name.to_owned(), value))
 }
 
 /// A random number that TOML can hold.

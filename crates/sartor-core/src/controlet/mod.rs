@@ -196,6 +196,10 @@ pub struct Settings {
     pub patience_us: Micros,
     /// Bytes of a page that fills a new replica.
     pub page_bytes_max: usize,
+    /// How often a replica that surveys what it holds looks at some more of it, and at how many records.
+    pub survey_every_us: Micros,
+    /// See `survey_every_us`.
+    pub survey_records_max: usize,
     /// The largest answer that is kept for who asks again.
     pub answer_bytes_max: usize,
     /// Bytes of all answers kept.
@@ -221,6 +225,8 @@ impl Default for Settings {
             lease: LeaseSettings { lease_us: millis(350), renew_us: millis(80) },
             patience_us: millis(2000),
             page_bytes_max: 256 << 10,
+            survey_every_us: millis(4),
+            survey_records_max: 256,
             answer_bytes_max: 1 << 20,
             answers_bytes_max: 16 << 20,
             once_ms: 600_000,

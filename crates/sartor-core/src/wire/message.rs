@@ -49,6 +49,7 @@ impl Wire for Write {
                 put_bytes(out, key);
             }
             Write::Clear => out.push(2),
+            Write::Survey => out.push(3),
         }
     }
 
@@ -61,6 +62,7 @@ impl Wire for Write {
             },
             1 => Write::Delete { key: from.bytes()? },
             2 => Write::Clear,
+            3 => Write::Survey,
             _ => return Err(Malformed("unknown write")),
         })
     }
@@ -135,7 +137,8 @@ mod tests {
         let key = Bytes::from_static(b"k");
         let put = Write::Put { key: key.clone(), value: Bytes::from_static(b""), deadline_ms: Some(5) };
         let position = Position { epoch: Epoch(2), sequence: 1 << 40 };
-        for writes in [Writes::One(Write::Clear), Writes::Many(vec![put, Write::Delete { key }])] {
+        let many = Writes::Many(vec![put, Write::Delete { key }]);
+        for writes in [Writes::One(Write::Clear), Writes::One(Write::Survey), many] {
             let entry = Entry { position, writes };
             assert_eq!(Entry::from_bytes(entry.to_bytes()), Ok(entry));
         }

@@ -72,6 +72,7 @@ impl Wire for Op {
                 put_varint(out, u64::from(*copies));
                 put_varint(out, *timeout_ms);
             }
+            Op::Survey => out.push(6),
             Op::Once(once) => {
                 out.push(7);
                 put_bytes(out, &once.id);
@@ -115,6 +116,7 @@ fn decode_flat(from: &mut Reader, tag: u8) -> Result<Op, Malformed> {
         3 => Op::Clear,
         4 => Op::Scan(Scan { cursor: Cursor::decode(from)?, count: from.number()? }),
         5 => Op::Wait { copies: from.number()?, timeout_ms: from.varint()? },
+        6 => Op::Survey,
         _ => return Err(Malformed("unknown operation")),
     })
 }
@@ -381,7 +383,7 @@ mod tests {
         let at = Position { epoch: Epoch(3), sequence: 77 };
         let watched = vec![(key.clone(), Version::Written(at)), (key.clone(), Version::AbsentAt(at))];
         ops.push(Op::Batch(Batch { watched, steps: ops.clone() }));
-        ops.extend([Op::Len, Op::Clear, Op::Wait { copies: 2, timeout_ms: 500 }]);
+        ops.extend([Op::Len, Op::Clear, Op::Survey, Op::Wait { copies: 2, timeout_ms: 500 }]);
         for cursor in [Cursor::Start, Cursor::Number(5), Cursor::Key(key), Cursor::End] {
             ops.push(Op::Scan(Scan { cursor, count: 10 }));
         }

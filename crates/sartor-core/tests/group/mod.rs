@@ -10,6 +10,7 @@ use sartor_core::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
 use sartor_core::operation::{Action, Consistency, From, Op, Outcome, Request, SessionId, Set};
 use sartor_core::routing::map::{Joining, Member};
+use sartor_core::survey::Report;
 use sartor_core::time::{Micros, Now, millis};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -46,6 +47,10 @@ impl Datalet for Memory {
         }
         *cursor = last.map_or(Cursor::End, Cursor::Key);
         Ok(())
+    }
+
+    fn has_passed(&self, cursor: &Cursor, key: &[u8]) -> Option<bool> {
+        Some(matches!(cursor, Cursor::Key(last) if key <= last) || *cursor == Cursor::End)
     }
 }
 
@@ -167,6 +172,11 @@ impl Group {
 
     /// Delivers everything, and what follows from it, without time passing.
     pub fn settle(&mut self) {
+        self.settle_until(|_| false);
+    }
+
+    /// The same, until that is so.
+    pub fn settle_until(&mut self, done: impl Fn(&Group) -> bool) {
         loop {
             let nodes: Vec<u16> = self.replicas.keys().copied().collect();
             let woken = nodes.into_iter().filter(|node| self.wake(*node)).count();
@@ -177,8 +187,15 @@ impl Group {
                 if !self.cut.contains(&from) && !self.cut.contains(&to) {
                     self.step(to, Input::Peer(NodeId(from), message));
                 }
+                if done(self) {
+                    return;
+                }
             }
         }
+    }
+
+    pub fn surveyed(&self, node: u16) -> Option<Report> {
+        self.replicas[&node].keeper.surveyed()
     }
 
     pub fn pass(&mut self, ms: u64) {

@@ -264,8 +264,8 @@ impl Connection {
         let bytes = 64 + size_of_plan(&plan);
         let refused = match (&self.transaction, &plan) {
             (_, Plan::Worker(_) | Plan::Once(..)) => Some("ERR this command is not allowed inside of MULTI"),
-            (_, Plan::Parts(_, Join::Scan(_) | Join::Wait(_) | Join::Info(_))) => {
-                Some("ERR SCAN, WAIT and INFO are not allowed inside of MULTI")
+            (_, Plan::Parts(_, Join::Scan(_) | Join::Wait(_) | Join::Info(_) | Join::Surveys(_))) => {
+                Some("ERR SCAN, WAIT, INFO and SARTOR.VERIFY are not allowed inside of MULTI")
             }
             (Some(transaction), _) if transaction.queued.len() >= TRANSACTION_MAX => {
                 Some("ERR the transaction is too long")

@@ -2,7 +2,7 @@
 
 use super::glob;
 use super::plan::{Env, Join, Queued, ScanJoin, Shape};
-use crate::front::admin;
+use crate::front::{admin, verify};
 use crate::resp::reply::{Reply, Version as Resp};
 use bytes::Bytes;
 use sartor_core::datalet::Cursor;
@@ -142,7 +142,8 @@ pub fn render_one(outcome: &Outcome, shape: Shape, resp: Resp, out: &mut Vec<u8>
     }
 }
 
-fn error_text(failure: &Failure) -> String {
+/// A failure as clients read it.
+pub fn error_text(failure: &Failure) -> String {
     let prefix = match failure.kind {
         FailureKind::Retry => "LOADING",
         FailureKind::Uncertain => "UNCERTAIN",
@@ -174,6 +175,9 @@ fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out:
         out.array(outcomes.len());
         return outcomes.iter().for_each(|outcome| render_one(outcome, Shape::Plain, resp, out));
     }
+    if let Join::Surveys(shards) = join {
+        return verify::write_started(shards, outcomes, out);
+    }
     if let Some(failure) = failure_of(outcomes).filter(|_| !matches!(join, Join::Info(_))) {
         return out.error(&error_text(&failure));
     }
@@ -190,7 +194,7 @@ fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out:
         Join::AllDone => out.simple("OK"),
         Join::Scan(scan) => page(scan, outcomes, env, out),
         Join::Info(sections) => admin::info_text(sections, numbers.sum(), resp, env, out),
-        Join::Array | Join::Watch(_) | Join::Exec(_) => {}
+        Join::Array | Join::Surveys(_) | Join::Watch(_) | Join::Exec(_) => {}
     }
 }
 

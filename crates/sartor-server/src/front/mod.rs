@@ -17,3 +17,4 @@ pub mod gather;
 pub mod glob;
 pub mod once;
 pub mod plan;
+pub mod verify;

@@ -5,7 +5,7 @@ use crate::settings::Settings;
 use crate::stats::Stats;
 use bytes::Bytes;
 use sartor_core::datalet::{CURSOR_NUMBERS, Cursor};
-use sartor_core::ids::ShardId;
+use sartor_core::ids::{Position, ShardId};
 use sartor_core::operation::{Action, Op};
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::routing::slot::slot_of;
@@ -66,6 +66,10 @@ pub enum Ask {
     ClientKill(KillBy, bool),
     /// SARTOR.STATUS: the cluster as JSON.
     Status,
+    /// SARTOR.VERIFY RESULT: what the copy on this node surveyed at that place.
+    Surveyed(ShardId, Position),
+    /// SARTOR.DEBUG CORRUPT: damage the record in the copy on this node.
+    Corrupt(ShardId, Bytes),
 }
 
 /// Which connection to kill.
@@ -108,6 +112,8 @@ pub enum Join {
     Watch(Vec<(ShardId, Bytes)>),
     /// The number of records in INFO.
     Info(Vec<String>),
+    /// Where each of these shards is surveyed.
+    Surveys(Vec<ShardId>),
     /// What EXEC's commands answered: each one's join, and how many of the parts are its own.
     Exec(Vec<(Queued, usize)>),
 }

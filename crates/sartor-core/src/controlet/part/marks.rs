@@ -36,6 +36,7 @@ impl Marks {
                 Write::Put { key, .. } | Write::Delete { key } => self.buckets[bucket_of(key)] = sequence,
                 Write::Clear if planted(Fault::ClearUnmarked) => {}
                 Write::Clear => self.all = sequence,
+                Write::Survey => {}
             }
         }
     }
@@ -50,7 +51,7 @@ impl Marks {
                 watched.chain(steps).max().unwrap_or(0).max(self.all)
             }
             Op::Once(once) => self.seen_by(&once.op),
-            Op::Len | Op::Clear | Op::Scan(_) | Op::Wait { .. } => self.last,
+            Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => self.last,
         }
     }
 }

@@ -10,4 +10,5 @@ pub mod once;
 pub mod orders;
 pub mod replica;
 pub mod stream;
+pub mod surveying;
 pub mod waiting;

@@ -187,6 +187,7 @@ impl Orders {
             Done::Applied(position) => self.replica.on_applied(now, position),
             Done::Walked(fill, walked) => self.replica.on_walked(now, fill, walked),
             Done::Filled(fill) => self.replica.on_filled(fill),
+            Done::Surveyed(more) => self.replica.on_surveyed(now, more),
             Done::Broken(request, failure) => {
                 self.replica.lost = true;
                 if let Some(request) = request {

@@ -15,6 +15,7 @@ use super::lease::{LeaseMessage, Leases};
 use super::message::{Ack, Entries, Message, Page};
 use super::once::{Name, Names};
 use super::stream::{Ordered, Stream};
+use super::surveying::Surveying;
 use crate::controlet::{Effects, Outbox, Settings, Status, View};
 use crate::ids::{Epoch, NodeId, Position};
 use crate::keeper::{Entry, Task, Walked, Write, Writes};
@@ -70,6 +71,8 @@ pub struct Replica {
     im_full: bool,
     /// An acknowledgement is due: at the end of the turn, or a bit later where nobody waits for it.
     ack_at: Option<Micros>,
+    /// When the store goes on with a survey.
+    surveying: Surveying,
     /// The epochs that ordered entries here, each with its first one.
     epochs: Vec<(Epoch, u64)>,
     dirty: bool,
@@ -103,6 +106,7 @@ impl Replica {
             full: Vec::new(),
             im_full: false,
             ack_at: None,
+            surveying: Surveying::default(),
             epochs: Vec::new(),
             dirty: true,
             view,
@@ -214,6 +218,7 @@ impl Replica {
         let position = entry.position;
         let answered = answer.and_then(|(request, outcome)| self.answered(now, request, outcome));
         self.note_epoch(position);
+        self.surveying.note(now, &entry);
         (self.submitted, self.applied) = (position, position);
         self.dirty = true;
         // In a chain, who comes after one that was cut off may still need what is kept.
@@ -294,6 +299,7 @@ impl Replica {
             self.stream.push_encoded(position.sequence, start.slice(..start.len() - reader.left().len()));
             self.remember(answered, position);
             note(&entry);
+            self.surveying.note(now, &entry);
             let entry = if self.sink.is_some() { without_deletes(entry) } else { entry };
             out.tasks.push(Task::Apply(entry));
         }
@@ -465,6 +471,11 @@ impl Replica {
         }
     }
 
+    /// The store has looked at a part of what it holds.
+    pub fn on_surveyed(&mut self, now: Now, more: bool) {
+        self.surveying.on_surveyed(now, more, &self.settings);
+    }
+
     /// The end of a turn, or a timer: sends what there is to send.
     pub fn on_wake(&mut self, now: Now, out: &mut Outbox<Message>) {
         self.dirty = false;
@@ -484,6 +495,9 @@ impl Replica {
             let at = (self.stable, self.applied);
             let tasks = &mut out.effects.tasks;
             source.on_wake(now, &self.stream, at, &self.settings, tasks, &mut out.sends);
+        }
+        if self.surveying.is_due(now) && self.view.is_member() {
+            out.effects.tasks.push(self.surveying.task(now, &self.settings));
         }
         self.send_acks(now, out);
         self.cut_off_the_silent(now, out);
@@ -618,8 +632,9 @@ impl Replica {
         let resends = followers.filter_map(|follower| follower.wake_at(settings));
         let source = self.source.as_ref().filter(|source| !source.follower.cut);
         let source = source.and_then(|source| source.wake_at(settings));
+        let survey = self.surveying.wake_at().filter(|_| self.view.is_member());
         let others = self.leases.wake_at().into_iter().chain(self.ack_at).chain(self.cuts_at());
-        resends.chain(source).chain(others).min()
+        resends.chain(source).chain(others).chain(survey).min()
     }
 
     /// When the first of those who hold up a crowded stream is to be cut off.
