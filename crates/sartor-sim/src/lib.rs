@@ -9,6 +9,7 @@
 
 pub mod check;
 pub mod client;
+pub mod history;
 pub mod linear;
 pub mod net;
 pub mod plan;

@@ -1,5 +1,7 @@
-//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `sim`.
+//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `sim`, `chaos`.
 
+mod chaos;
+mod local;
 mod resp;
 mod sim;
 mod status;
@@ -39,6 +41,8 @@ enum Verb {
     Status(status::StatusArgs),
     /// Simulate a mode under faults, seed by seed
     Sim(sim::SimArgs),
+    /// Run a cluster of processes under faults and check what clients saw
+    Chaos(chaos::ChaosArgs),
 }
 
 /// What went wrong, and the exit code that says so: 2 for bad input, 1 for the rest.
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
             .and_then(|config| sartor_server::coordinator::run(&config).map_err(Failed::other)),
         Verb::Status(args) => status::run(&args),
         Verb::Sim(args) => sim::run(&args),
+        Verb::Chaos(args) => chaos::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
