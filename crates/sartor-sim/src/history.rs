@@ -322,6 +322,34 @@ pub fn invented(calls: &[Call]) -> Result<(), Violation> {
     Ok(())
 }
 
+/// Looks for a client that was shown something, then something else, and then the first again. That must not be where
+/// all see the same order, each of them some place of it and never an earlier one; unless it was in an excused time.
+pub fn went_back(calls: &[Call], excused: impl Fn(u64, u64) -> bool) -> Result<(), Violation> {
+    let mut order: Vec<usize> = (0..calls.len()).collect();
+    order.sort_by_key(|index| (calls[*index].start_us, calls[*index].end_us));
+    // What each client saw last, and when it saw each value for the last time.
+    let mut now: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut before: BTreeMap<(u32, u64), u64> = BTreeMap::new();
+    for index in order {
+        let call = &calls[index];
+        let seen = match call.outcome {
+            Outcome::Answered(Answer::Value(Some(value))) => value,
+            _ => continue,
+        };
+        let last = now.insert(call.client, seen);
+        let earlier = before.insert((call.client, seen), call.start_us);
+        if let Some(from_us) = earlier.filter(|from_us| last != Some(seen) && !excused(*from_us, call.end_us))
+        {
+            let why = format!(
+                "it was shown to the same client {} µs before, and then another",
+                call.start_us - from_us
+            );
+            return Err(Violation { call: index, why });
+        }
+    }
+    Ok(())
+}
+
 fn end_us(call: &Call) -> Option<u64> {
     (!call.is_unknown()).then_some(call.end_us)
 }

@@ -1,7 +1,7 @@
 //! The checker of histories: known good and known broken ones, and random ones beside a search through all orders.
 
 use sartor_core::random::Random;
-use sartor_sim::history::{Answer, Ask, Call, Held, Outcome, explain, lost};
+use sartor_sim::history::{Answer, Ask, Call, Held, Outcome, explain, lost, went_back};
 
 const NEVER: u64 = u64::MAX;
 
@@ -96,6 +96,18 @@ fn many_unknown_writes_are_decided_soon() {
     explain(&calls).unwrap();
     calls.push(get(Some(1000), 9000, 9001));
     assert!(explain(&calls).is_err());
+}
+
+#[test]
+fn a_client_that_goes_back() {
+    let never = |_, _| false;
+    let calls = [get(Some(1), 0, 1), get(Some(2), 2, 3), get(Some(1), 4, 5)];
+    assert_eq!(went_back(&calls, never).unwrap_err().call, 2);
+    went_back(&calls, |from_us, to_us| from_us <= 3 && to_us >= 3).unwrap();
+    let mut other = calls;
+    other[2].client = 1;
+    went_back(&other, never).unwrap();
+    went_back(&[get(Some(1), 0, 1), get(Some(1), 2, 3), get(Some(2), 4, 5)], never).unwrap();
 }
 
 /// Tries all orders that agree with real time.

@@ -113,8 +113,11 @@ impl fmt::Display for Purpose {
     }
 }
 
-/// What was asked of which key, and at which node.
+/// What was asked of which key, and at which node. A client counts anew with each connection.
 pub type History = Vec<(Key, u16, Call)>;
+
+/// Connections of one client get numbers from a multiple of this.
+pub const CONNECTIONS: u32 = 100_000;
 
 /// The running clients.
 pub struct Load {
@@ -138,6 +141,7 @@ impl Load {
                 connection: None,
                 leaves: Instant::now(),
                 history: Vec::new(),
+                connections: 0,
                 written: 0,
                 value: 0,
             };
@@ -174,6 +178,7 @@ struct Client {
     connection: Option<Connection>,
     leaves: Instant,
     history: History,
+    connections: u32,
     /// Single writes so far.
     written: u32,
     /// Values so far; with the client's number they are unique.
@@ -201,6 +206,7 @@ impl Client {
             return true;
         }
         self.connection = None;
+        self.connections += 1;
         self.node = (self.node + 1) % self.shared.endpoints.len();
         let stay = self.random.between(STAY_MS.0, STAY_MS.1);
         self.leaves = Instant::now() + Duration::from_millis(stay);
@@ -249,7 +255,8 @@ impl Client {
             }
             Ok(reply) => self.understand(ask, reply),
         };
-        let call = Call { client: self.id, ask, outcome, start_us, end_us };
+        let client = self.id * CONNECTIONS + self.connections;
+        let call = Call { client, ask, outcome, start_us, end_us };
         if ask != Ask::Get && matches!(outcome, Outcome::Answered(_)) {
             let acknowledged = &self.shared.acknowledged[usize::from(self.shard)];
             acknowledged.lock().unwrap_or_else(PoisonError::into_inner).push(end_us);

@@ -64,6 +64,9 @@ pub struct ChaosArgs {
     /// The first run's; faults and requests follow from it, their times do not [default: random]
     #[arg(long)]
     seed: Option<u64>,
+    /// Judge as if the mode promised linearizability
+    #[arg(long)]
+    strict: bool,
     /// A node that is silent for so long is replaced, in ms
     #[arg(long, default_value_t = 500)]
     detect_ms: u64,
@@ -94,7 +97,7 @@ pub fn run(args: &ChaosArgs) -> Result<(), Failed> {
     let style = ProgressStyle::with_template("{spinner} run {pos} of {len}: {msg}");
     let style = style.unwrap_or_else(|_| ProgressStyle::default_spinner());
     let bar = ProgressBar::new(args.runs).with_style(style);
-    let strong = promise == Promise::Linearizable;
+    let strong = args.strict || promise == Promise::Linearizable;
     let (hosts, seconds) = (args.hosts, args.seconds);
     let plan = Plan { config, hosts, seconds, strong, folder: &folder, stop: &stop, bar };
     say(format_args!(

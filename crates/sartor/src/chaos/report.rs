@@ -11,10 +11,11 @@ const SHOWN_MAX: usize = 10;
 /// A line for a fault that is over.
 pub fn fault(run: u64, met: &Met) {
     say(format_args!(
-        "run {run} {:>7.2} s  {:<58} gap {:>5.2} s, whole after {:>5.2} s",
+        "run {run} {:>7.2} s  {:<58} gap {:>5.2} s from {:>5.2}, whole after {:>5.2} s",
         met.began_us as f64 / 1e6,
         met.words,
         met.gap_us as f64 / 1e6,
+        met.gap_from_us as f64 / 1e6,
         (met.whole_us - met.began_us) as f64 / 1e6
     ));
 }
@@ -116,7 +117,7 @@ fn run_json(outcome: &Outcome) -> Value {
     let fault = |met: &Met| {
         json!({
             "kind": met.kind.name(), "text": met.words, "began_us": met.began_us, "ended_us": met.ended_us,
-            "whole_us": met.whole_us, "gap_us": met.gap_us,
+            "whole_us": met.whole_us, "gap_us": met.gap_us, "gap_from_us": met.gap_from_us,
         })
     };
     let lost = |lost: &super::verdict::Lost| {

@@ -79,6 +79,8 @@ pub struct Met {
     pub whole_us: u64,
     /// The longest time without an acknowledged write on a shard that it concerned.
     pub gap_us: u64,
+    /// When that began, seen from the fault's begin.
+    pub gap_from_us: i64,
 }
 
 /// What a run showed.
@@ -196,11 +198,13 @@ impl Storm<'_> {
         // The write that ends the gap may not be there yet.
         wait(plan, 100)?;
         let concerned = fault.shards(&status);
-        let gap_us = concerned.iter().map(|shard| self.gap(*shard, began_us, whole_us)).max().unwrap_or(0);
+        let gaps = concerned.iter().map(|shard| self.gap(*shard, began_us, whole_us));
+        let (gap_us, from_us) = gaps.max().unwrap_or_default();
+        let gap_from_us = from_us as i64 - began_us as i64;
         if plan.stop.load(Ordering::Relaxed) {
             return Err(Failed::other("interrupted"));
         }
-        Ok((Met { kind: fault.kind, words, began_us, ended_us, whole_us, gap_us }, healed))
+        Ok((Met { kind: fault.kind, words, began_us, ended_us, whole_us, gap_us, gap_from_us }, healed))
     }
 
     /// Waits until every node says that all is well, or says what is not.
@@ -232,15 +236,15 @@ impl Storm<'_> {
     }
 
     /// The longest time between acknowledged writes of a shard that follow each other, of which the
-    /// second came after `from_us` and the first before `to_us`.
-    fn gap(&self, shard: usize, from_us: u64, to_us: u64) -> u64 {
+    /// second came after `from_us` and the first before `to_us`; and when it began.
+    fn gap(&self, shard: usize, from_us: u64, to_us: u64) -> (u64, u64) {
         let mut moments =
             self.shared.acknowledged[shard].lock().unwrap_or_else(PoisonError::into_inner).clone();
         moments.push(0);
         moments.push(self.shared.now_us());
         moments.sort_unstable();
         let touching = moments.windows(2).filter(|pair| pair[1] > from_us && pair[0] < to_us);
-        touching.map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
+        touching.map(|pair| (pair[1] - pair[0], pair[0])).max().unwrap_or_default()
     }
 
     /// The longest such time where nothing was wrong.

@@ -1,14 +1,14 @@
 //! What clients saw, judged.
 
-use super::load::{History, Key, Shared};
+use super::load::{CONNECTIONS, History, Key, Shared};
 use super::run::Met;
 use crate::resp::{Connection, Reply};
-use sartor_sim::history::{Answer, Ask, Call, Held, Outcome, explain, invented, lost};
+use sartor_sim::history::{Answer, Ask, Call, Held, Outcome, explain, invented, lost, went_back};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Final reads are by clients with numbers from here on.
-const READERS: u32 = 1_000_000;
+const READERS: u32 = 1 << 31;
 /// Keys in one question; all of one shard, so that they are read at one moment.
 const KEYS_AT_ONCE: usize = 200;
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -112,7 +112,13 @@ fn judge_key(
         let outcome = Outcome::Answered(Answer::Value(value));
         calls.push(Call { client: READERS + node as u32, ask: Ask::Get, outcome, start_us, end_us });
     }
-    let broken = if strong { explain(&calls) } else { invented(&calls) };
+    // A failover may lose what somebody saw.
+    let excused =
+        |from_us, to_us| faults.iter().any(|fault| fault.began_us <= to_us && from_us <= fault.whole_us);
+    let broken = match strong {
+        true => explain(&calls),
+        false => invented(&calls).and_then(|()| went_back(&calls, excused)),
+    };
     let Err(violation) = broken else { return };
     // A loss that shows in the end is counted as that.
     if violation.call >= asked && !gone.is_empty() {
@@ -189,7 +195,7 @@ fn around(calls: &[Call], index: usize) -> String {
 fn words(call: &Call) -> String {
     let who = match call.client.checked_sub(READERS) {
         Some(node) => format!("final read at node {node}"),
-        None => format!("client {}", call.client),
+        None => format!("client {}.{}", call.client / CONNECTIONS, call.client % CONNECTIONS),
     };
     let asked = match call.ask.value() {
         Some(value) => format!("{} {}", name(call.ask), held(Some(value))),
