@@ -1,6 +1,6 @@
 //! What is printed, and the same as JSON.
 
-use super::fault::{KINDS, Kind};
+use super::fault::KINDS;
 use super::run::{Met, Outcome};
 use crate::say;
 use serde_json::{Value, json};
@@ -10,8 +10,9 @@ const SHOWN_MAX: usize = 10;
 
 /// A line for a fault that is over.
 pub fn fault(run: u64, met: &Met) {
+    let held = met.held.map_or_else(String::new, |held| format!(", load {:.0} %", held * 100.0));
     say(format_args!(
-        "run {run} {:>7.2} s  {:<58} gap {:>5.2} s from {:>5.2}, whole after {:>5.2} s",
+        "run {run} {:>7.2} s  {:<58} gap {:>5.2} s from {:>5.2}, whole after {:>5.2} s{held}",
         met.began_us as f64 / 1e6,
         met.words,
         met.gap_us as f64 / 1e6,
@@ -59,36 +60,35 @@ fn age(before: Option<&(i64, String)>) -> String {
     }
 }
 
-/// The gaps by kind of fault.
+/// Gaps and load by kind of fault.
 pub fn table(outcomes: &[Outcome]) {
     say(format_args!(
-        "\n{:<20}{:>8}{:>14}{:>14}{:>16}",
-        "FAULT", "COUNT", "GAP MEDIAN", "GAP WORST", "WHOLE MEDIAN"
+        "\n{:<20}{:>8}{:>14}{:>14}{:>16}{:>14}",
+        "FAULT", "COUNT", "GAP MEDIAN", "GAP WORST", "WHOLE MEDIAN", "LOAD MEDIAN"
     ));
     for (kind, name, _) in KINDS {
-        let (gaps, wholes) = times(outcomes, *kind);
-        if let (Some(worst), false) = (gaps.last(), gaps.is_empty()) {
-            let (gap, whole) = (median(&gaps), median(&wholes));
-            let (gap, worst, whole) = (seconds(gap), seconds(*worst), seconds(whole));
-            say(format_args!("{name:<20}{:>8}{gap:>14}{worst:>14}{whole:>16}", gaps.len()));
+        let met: Vec<&Met> =
+            outcomes.iter().flat_map(|outcome| &outcome.faults).filter(|met| met.kind == *kind).collect();
+        if met.is_empty() {
+            continue;
         }
+        let of = |get: &dyn Fn(&Met) -> u64| met.iter().map(|met| get(met)).collect::<Vec<_>>();
+        let gaps = of(&|met| met.gap_us);
+        let worst = seconds(gaps.iter().max().copied().unwrap_or(0));
+        let whole = seconds(median(of(&|met| met.whole_us - met.began_us)));
+        let held: Vec<u64> = met.iter().filter_map(|met| Some((met.held? * 100.0) as u64)).collect();
+        let load = if held.is_empty() { String::new() } else { format!("{} %", median(held)) };
+        let gap = seconds(median(gaps));
+        say(format_args!("{name:<20}{:>8}{gap:>14}{worst:>14}{whole:>16}{load:>14}", met.len()));
     }
     let quiet = outcomes.iter().map(|outcome| outcome.quiet_us).max().unwrap_or(0);
     say(format_args!("{:<20}{:>8}{:>14}{:>14}\n", "none", "", "", seconds(quiet)));
 }
 
-fn times(outcomes: &[Outcome], kind: Kind) -> (Vec<u64>, Vec<u64>) {
-    let met = || outcomes.iter().flat_map(|outcome| &outcome.faults).filter(|met| met.kind == kind);
-    let mut gaps: Vec<u64> = met().map(|met| met.gap_us).collect();
-    let mut wholes: Vec<u64> = met().map(|met| met.whole_us - met.began_us).collect();
-    gaps.sort_unstable();
-    wholes.sort_unstable();
-    (gaps, wholes)
-}
-
-fn median(sorted: &[u64]) -> u64 {
-    let (low, high) = (sorted.len().saturating_sub(1) / 2, sorted.len() / 2);
-    match (sorted.get(low), sorted.get(high)) {
+fn median(mut numbers: Vec<u64>) -> u64 {
+    numbers.sort_unstable();
+    let (low, high) = (numbers.len().saturating_sub(1) / 2, numbers.len() / 2);
+    match (numbers.get(low), numbers.get(high)) {
         (Some(low), Some(high)) => low.midpoint(*high),
         _ => 0,
     }
@@ -117,7 +117,7 @@ fn run_json(outcome: &Outcome) -> Value {
     let fault = |met: &Met| {
         json!({
             "kind": met.kind.name(), "text": met.words, "began_us": met.began_us, "ended_us": met.ended_us,
-            "whole_us": met.whole_us, "gap_us": met.gap_us, "gap_from_us": met.gap_from_us,
+            "whole_us": met.whole_us, "gap_us": met.gap_us, "gap_from_us": met.gap_from_us, "load_held": met.held,
         })
     };
     let lost = |lost: &super::verdict::Lost| {

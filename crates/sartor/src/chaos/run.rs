@@ -11,14 +11,15 @@ use indicatif::ProgressBar;
 use sartor_core::random::Random;
 use sartor_server::config::CoordinatorConfig;
 use sartor_server::status::Status;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What does not heal within this does not heal.
 const HEAL_US: u64 = 30_000_000;
 const START: Duration = Duration::from_secs(30);
 const LOOK_MS: u64 = 20;
+const SECOND_US: u64 = 1_000_000;
 /// Between the end of one fault and the next, so that what follows is its own doing.
 const QUIET_MS: (u64, u64) = (1000, 2000);
 
@@ -79,7 +80,10 @@ pub struct Met {
     pub whole_us: u64,
     /// The longest time without an acknowledged write on a shard that it concerned.
     pub gap_us: u64,
-    /// When that began, seen from the fault's begin.
+    /// Acknowledged writes a second while it lasted, but for its first second, by those in the second before;
+    /// none where it did not last for long.
+    pub held: Option<f64>,
+    /// When that gap began, seen from the fault's begin.
     pub gap_from_us: i64,
 }
 
@@ -197,6 +201,10 @@ impl Storm<'_> {
         let whole_us = self.shared.now_us();
         // The write that ends the gap may not be there yet.
         wait(plan, 100)?;
+        let settled_us = began_us + SECOND_US;
+        let before = self.rate(began_us.saturating_sub(SECOND_US), began_us);
+        let held = (ended_us > settled_us + SECOND_US / 2)
+            .then(|| self.rate(settled_us, ended_us) / before.max(1.0));
         let concerned = fault.shards(&status);
         let gaps = concerned.iter().map(|shard| self.gap(*shard, began_us, whole_us));
         let (gap_us, from_us) = gaps.max().unwrap_or_default();
@@ -204,7 +212,7 @@ impl Storm<'_> {
         if plan.stop.load(Ordering::Relaxed) {
             return Err(Failed::other("interrupted"));
         }
-        Ok((Met { kind: fault.kind, words, began_us, ended_us, whole_us, gap_us, gap_from_us }, healed))
+        Ok((Met { kind: fault.kind, words, began_us, ended_us, whole_us, gap_us, gap_from_us, held }, healed))
     }
 
     /// Waits until every node says that all is well, or says what is not.
@@ -245,6 +253,16 @@ impl Storm<'_> {
         moments.sort_unstable();
         let touching = moments.windows(2).filter(|pair| pair[1] > from_us && pair[0] < to_us);
         touching.map(|pair| (pair[1] - pair[0], pair[0])).max().unwrap_or_default()
+    }
+
+    /// Acknowledged writes a second, of all shards.
+    fn rate(&self, from_us: u64, to_us: u64) -> f64 {
+        let count = |shard: &Mutex<Vec<u64>>| {
+            let moments = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            moments.iter().filter(|moment| (from_us..to_us).contains(moment)).count()
+        };
+        let count: usize = self.shared.acknowledged.iter().map(count).sum();
+        count as f64 * 1e6 / (to_us - from_us).max(1) as f64
     }
 
     /// The longest such time where nothing was wrong.
