@@ -275,14 +275,13 @@ impl Minimal {
     }
 }
 
-/// The newest acknowledged changes that are missing in what the key holds in the end; of a counter, those of
-/// the last answers. None of them is named wrongly, whatever became of calls without an answer.
+/// The newest acknowledged changes that are missing in what the key holds in the end. None of them is
+/// named wrongly, whatever became of calls without an answer; of a counter their number is right, and they are those that
+/// others answered again.
 pub fn lost(calls: &[Call], last: Held) -> Vec<usize> {
     let changed = || calls.iter().enumerate().filter(|(_, call)| call.has_changed());
     if calls.iter().any(|call| call.ask == Ask::Increment) {
-        let mut done: Vec<usize> = changed().map(|(index, _)| index).collect();
-        done.sort_by_key(|index| calls[*index].end_us);
-        return done.split_off(done.len().min(last.unwrap_or(0) as usize));
+        return lost_counts(calls, last.unwrap_or(0));
     }
     // When that what is there now had come there, at the latest.
     let settled_us = match last {
@@ -297,6 +296,28 @@ pub fn lost(calls: &[Call], last: Held) -> Vec<usize> {
     let newest =
         changed().filter(|(_, call)| call.start_us > settled_us).max_by_key(|(_, call)| call.start_us);
     newest.map(|(index, _)| index).into_iter().collect()
+}
+
+fn lost_counts(calls: &[Call], last: u64) -> Vec<usize> {
+    let sum = |index: &usize| match calls[*index].outcome {
+        Outcome::Answered(Answer::Value(Some(sum))) => sum,
+        _ => 0,
+    };
+    let mut done: Vec<usize> = (0..calls.len()).filter(|index| calls[*index].has_changed()).collect();
+    let missing = done.len().saturating_sub(last as usize);
+    done.sort_by_key(|index| calls[*index].end_us);
+    let mut smallest = last + 1;
+    let mut undone = Vec::new();
+    for index in done.iter().rev() {
+        // What counted no further later on had forgotten this one.
+        if sum(index) >= smallest {
+            undone.push(*index);
+        }
+        smallest = smallest.min(sum(index));
+    }
+    let others = done.iter().rev().filter(|index| !undone.contains(index)).copied();
+    let others: Vec<usize> = others.collect();
+    undone.into_iter().chain(others).take(missing).collect()
 }
 
 /// Looks for answers that tell of a value that was never written, or whose write was refused. That must hold

@@ -47,6 +47,8 @@ fn a_lost_write() {
     assert_eq!(lost(&calls, None), [1]);
     assert!(lost(&calls, Some(2)).is_empty());
     assert_eq!(lost(&[add(1, 0, 1), add(2, 2, 3), add(3, 4, 5)], Some(2)), [2]);
+    let again = [add(1, 0, 1), add(2, 2, 3), add(2, 20, 21), add(3, 22, 23)];
+    assert_eq!(lost(&again, Some(3)), [1], "not the last one, but the one that was forgotten");
     let gone = call(Ask::Delete, Outcome::Answered(Answer::Bit(true)), 4, 5);
     assert_eq!(lost(&[set(1, 0, 1), gone], Some(1)), [1]);
     assert!(lost(&[set(1, 0, 1), gone], None).is_empty());
