@@ -28,8 +28,9 @@ const ANSWER_PATIENCE: Duration = Duration::from_millis(3000);
 const HELLO_PATIENCE: Duration = Duration::from_millis(200);
 /// Between a client's requests: the load is steady, not the highest.
 const PAUSE_US: (u64, u64) = (1000, 5000);
-/// How long a client stays with a node that serves it.
-const STAY_MS: (u64, u64) = (1500, 6000);
+/// How long a client stays with a node that serves it. All move at the same time, so that the clients of a shard stay apart:
+/// if they met at a node, its pause would look like one of the shard.
+const STAY_US: u64 = 4_000_000;
 
 /// What a key is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -135,11 +136,13 @@ impl Load {
             let mut client = Client {
                 id: id as u32,
                 shard: (id % shards) as u16,
-                node: (id / shards) % nodes,
+                home: (id / shards) % nodes,
+                // The one before its home, so that it begins there.
+                node: (id / shards + nodes - 1) % nodes,
                 shared: shared.clone(),
                 random: Random::new(seed.wrapping_mul(1000) + id as u64),
                 connection: None,
-                leaves: Instant::now(),
+                turn: 0,
                 history: Vec::new(),
                 connections: 0,
                 written: 0,
@@ -172,11 +175,14 @@ impl Drop for Load {
 struct Client {
     id: u32,
     shard: u16,
+    /// Where it begins.
+    home: usize,
     node: usize,
     shared: Arc<Shared>,
     random: Random,
     connection: Option<Connection>,
-    leaves: Instant,
+    /// In which turn it took its connection.
+    turn: u64,
     history: History,
     connections: u32,
     /// Single writes so far.
@@ -200,16 +206,19 @@ impl Client {
         }
     }
 
-    /// Stays, or goes to the next node that lets it in.
+    /// Stays, or goes to the node whose turn it is, or to the next one that lets it in.
     fn connect(&mut self) -> bool {
-        if self.connection.is_some() && Instant::now() < self.leaves {
+        let turn = self.shared.now_us() / STAY_US;
+        if self.connection.is_some() && self.turn == turn {
             return true;
         }
-        self.connection = None;
+        let nodes = self.shared.endpoints.len();
+        self.node = match self.turn == turn {
+            true => (self.node + 1) % nodes,
+            false => (self.home + turn as usize) % nodes,
+        };
+        self.turn = turn;
         self.connections += 1;
-        self.node = (self.node + 1) % self.shared.endpoints.len();
-        let stay = self.random.between(STAY_MS.0, STAY_MS.1);
-        self.leaves = Instant::now() + Duration::from_millis(stay);
         self.connection = open(&self.shared.endpoints[self.node]).ok();
         self.connection.is_some()
     }
