@@ -58,7 +58,7 @@ def test_interrupted_it_leaves_nothing_behind(tmp_path, place):
     run = subprocess.Popen(
         [SARTOR, "chaos", "--dir", str(tmp_path), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    ours = lambda: subprocess.run(["pgrep", "-f", f"--config {tmp_path}/"], capture_output=True, text=True).stdout
+    ours = lambda: subprocess.run(["pgrep", "-f", f"config {tmp_path}/"], capture_output=True, text=True).stdout
     wait_for(lambda: len(ours().split()) == 5, "coordinator and nodes")
     time.sleep(2)
     run.send_signal(signal.SIGINT)

@@ -34,7 +34,7 @@ pub struct Verdict {
     pub violations: Vec<String>,
     /// Acknowledged writes that are gone.
     pub lost: Vec<Lost>,
-    /// How long until all nodes said the same, in ms.
+    /// How long after the load until all nodes held the same, at the latest, in ms.
     pub agreed_ms: u64,
 }
 
@@ -50,11 +50,13 @@ pub fn judge(shared: &Shared, history: History, strong: bool, faults: &[Met]) ->
     let names: Vec<Key> = keys.keys().copied().collect();
     let began = Instant::now();
     let reads = loop {
+        // What all said in this pass they knew when it began.
+        let passed_ms = began.elapsed().as_millis() as u64;
         let reads = read_all(shared, &names, strong);
         let agree = reads.as_ref().is_ok_and(|reads| same(reads));
         // A strong cluster gets no second chance to agree, only to answer.
         if agree || began.elapsed() > PATIENCE || (strong && reads.is_ok()) {
-            verdict.agreed_ms = began.elapsed().as_millis() as u64;
+            verdict.agreed_ms = passed_ms;
             break reads;
         }
         std::thread::sleep(Duration::from_millis(10));
