@@ -10,6 +10,7 @@
 pub mod check;
 pub mod client;
 pub mod flaky;
+pub mod history;
 pub mod linear;
 pub mod met;
 pub mod net;

@@ -1,5 +1,7 @@
-//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `verify`, `sim`.
+//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `verify`, `sim`, `chaos`.
 
+mod chaos;
+mod local;
 mod resp;
 mod sim;
 mod status;
@@ -42,6 +44,8 @@ enum Verb {
     Verify(verify::VerifyArgs),
     /// Simulate a mode under faults, seed by seed
     Sim(sim::SimArgs),
+    /// Run a cluster of processes under faults and check what clients saw
+    Chaos(chaos::ChaosArgs),
 }
 
 /// What went wrong, and the exit code that says so: 2 for bad input and for what could not be told, 1 for the rest.
@@ -94,6 +98,7 @@ fn main() -> ExitCode {
         Verb::Status(args) => status::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Sim(args) => sim::run(&args),
+        Verb::Chaos(args) => chaos::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -2,6 +2,7 @@
 
 use crate::Failed;
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
+use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -34,14 +35,35 @@ pub struct Supervised {
     pub name: String,
     verb: &'static str,
     config: PathBuf,
+    place: Place,
     child: Option<Child>,
     started: Instant,
+}
+
+/// Where a child runs.
+#[derive(Clone, Default)]
+pub struct Place {
+    /// The network namespace, if not the parent's.
+    pub netns: Option<String>,
+    /// The file that takes what it says, if not the parent's terminal.
+    pub log: Option<PathBuf>,
 }
 
 impl Supervised {
     /// Starts `sartor VERB --config FILE`.
     pub fn start(name: String, verb: &'static str, config: PathBuf) -> Result<Supervised, Failed> {
-        let mut supervised = Supervised { name, verb, config, child: None, started: Instant::now() };
+        Supervised::start_at(Place::default(), name, verb, config)
+    }
+
+    /// The same at a place of its own.
+    pub fn start_at(
+        place: Place,
+        name: String,
+        verb: &'static str,
+        config: PathBuf,
+    ) -> Result<Supervised, Failed> {
+        let started = Instant::now();
+        let mut supervised = Supervised { name, verb, config, place, child: None, started };
         supervised.spawn()?;
         Ok(supervised)
     }
@@ -49,7 +71,20 @@ impl Supervised {
     fn spawn(&mut self) -> Result<(), Failed> {
         let failed = |error| Failed::other(format!("cannot start {}: {error}", self.name));
         let exe = std::env::current_exe().map_err(failed)?;
-        let child = Command::new(exe)
+        let mut command = match &self.place.netns {
+            None => Command::new(exe),
+            Some(netns) => {
+                // It becomes the program without a fork, so the child is still ours.
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", netns]).arg(exe);
+                command
+            }
+        };
+        if let Some(log) = &self.place.log {
+            let file = File::options().create(true).append(true).open(log).map_err(failed)?;
+            command.stdout(file.try_clone().map_err(failed)?).stderr(file);
+        }
+        let child = command
             .arg(self.verb)
             .arg("--config")
             .arg(&self.config)
@@ -82,7 +117,28 @@ impl Supervised {
         Ok(())
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Starts it again if it does not run.
+    pub fn revive(&mut self) -> Result<(), Failed> {
+        if self.child.is_some() { Ok(()) } else { self.spawn() }
+    }
+
+    /// Ends it at once, as `kill -9` does.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Why it ended, if it did so by itself.
+    pub fn ended(&mut self) -> Option<String> {
+        let status = self.child.as_mut()?.try_wait().ok()??;
+        self.child = None;
+        Some(status.to_string())
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
         if let Some(pid) = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32)) {
             let _ = kill_process(pid, signal);
         }

@@ -1,33 +1,23 @@
 //! `sartor up`: a real cluster of processes on this machine.
 
-use crate::sim::unknown_mode;
+use crate::local::{self, Folder, HTTP, PEER, RPC, addr, check, random_number};
 use crate::status;
 use crate::supervise::{self, Supervised};
 use crate::{Failed, say};
 use clap::Args;
-use sartor_core::controlet::{MODES, mode};
-use sartor_datalets::{ENGINES, engine};
 use sartor_server::config::{CoordinatorConfig, NodeConfig, load, save};
 use sartor_server::metadata::endpoints;
 use sartor_server::settings::Settings;
 use sartor_server::status::Status;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// SCAN cursors have ten bits for the shard.
-const SHARDS_MAX: u16 = 1023;
-/// Ports of nodes must not reach those of the coordinator.
-const NODES_MAX: u16 = 99;
-/// Two each, below those of nodes for each other.
+/// Two ports each, below those of nodes for each other.
 const COORDINATORS_MAX: u16 = 9;
-const HTTP: u16 = 200;
-const RPC: u16 = 201;
-const PEER: u16 = 300;
 
 /// Arguments of `sartor up`.
 #[derive(Args)]
@@ -93,38 +83,6 @@ pub fn run(args: &UpArgs) -> Result<(), Failed> {
     supervise::end(&mut children);
     say(format_args!("ended"));
     done
-}
-
-/// The folder of a cluster, locked while it runs.
-struct Folder {
-    path: PathBuf,
-    temporary: bool,
-    _lock: File,
-}
-
-impl Folder {
-    fn open(dir: Option<&Path>) -> Result<Folder, Failed> {
-        let temporary = dir.is_none();
-        let default = || std::env::temp_dir().join(format!("sartor-{}", std::process::id()));
-        let path = dir.map_or_else(default, Path::to_path_buf);
-        let failed = |error: std::io::Error| {
-            Failed::input(format!("cannot use the folder {}: {error}", path.display()))
-        };
-        std::fs::create_dir_all(&path).map_err(failed)?;
-        let lock = File::create(path.join("lock")).map_err(failed)?;
-        if lock.try_lock().is_err() {
-            return Err(Failed::input(format!("another sartor up runs in {}", path.display())));
-        }
-        Ok(Folder { path, temporary, _lock: lock })
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if self.temporary {
-            let _ = std::fs::remove_dir_all(&self.path);
-        }
-    }
 }
 
 /// A cluster to run.
@@ -239,17 +197,9 @@ impl Cluster {
         }
         for node in 0..self.config.nodes {
             let config = NodeConfig {
-                cluster: self.config.cluster,
-                node,
-                workers: self.config.workers,
-                listen: self.node_addr(node),
-                peer_listen: addr(self.port, PEER + node),
-                announce: None,
-                peer_announce: None,
                 coordinator: self.coordinators().map(|config| config.listen).collect(),
-                unprotected: false,
-                detect_ms: self.config.detect_ms,
                 settings: self.settings.clone(),
+                ..local::node(&self.config, self.port, node)
             };
             let file = dir.join(format!("node-{node}.toml"));
             save(&file, &config).map_err(Failed::other)?;
@@ -303,10 +253,6 @@ impl Cluster {
     }
 }
 
-fn addr(port: u16, offset: u16) -> String {
-    format!("127.0.0.1:{}", u32::from(port) + u32::from(offset))
-}
-
 fn check_metadata(metadata: &str, coordinators: u16) -> Result<(), Failed> {
     let etcd = endpoints(metadata).map_err(|error| Failed::input(format!("--{error}")))?;
     if !(1..=COORDINATORS_MAX).contains(&coordinators) {
@@ -320,39 +266,6 @@ fn check_metadata(metadata: &str, coordinators: u16) -> Result<(), Failed> {
         )));
     }
     Ok(())
-}
-
-fn check(config: &CoordinatorConfig, port: u16) -> Result<(), Failed> {
-    if mode(MODES, &config.mode).is_none() {
-        return Err(unknown_mode(&config.mode));
-    }
-    if engine(&config.datalet).is_none() {
-        let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();
-        return Err(Failed::input(format!(
-            "unknown datalet '{}'; there is: {}",
-            config.datalet,
-            names.join(", ")
-        )));
-    }
-    let within = |name: &str, value: u32, min: u32, max: u32| {
-        if (min..=max).contains(&value) {
-            return Ok(());
-        }
-        Err(Failed::input(format!("--{name} {value} is not possible; it must be from {min} to {max}")))
-    };
-    within("shards", u32::from(config.shards), 1, u32::from(SHARDS_MAX))?;
-    within("copies", u32::from(config.copies), 1, u32::from(NODES_MAX))?;
-    within("workers", u32::from(config.workers), 1, 64)?;
-    within("nodes", u32::from(config.nodes), 1, u32::from(NODES_MAX))?;
-    within("detect-ms", u32::try_from(config.detect_ms).unwrap_or(u32::MAX), 50, 600_000)?;
-    let needed = u32::from(config.copies) + u32::from(config.standbys);
-    if u32::from(config.nodes) < needed {
-        return Err(Failed::input(format!(
-            "{} copies and {} standbys need {needed} nodes, not {}",
-            config.copies, config.standbys, config.nodes
-        )));
-    }
-    within("port", u32::from(port), 1, 65_535 - u32::from(PEER) - u32::from(config.nodes))
 }
 
 /// A number of bytes, as people write it: 1000, 64kb, 512mb, 2gb.
@@ -372,12 +285,4 @@ fn setting(text: &str) -> Result<(String, u64), String> {
     let value = value.parse().map_err(|_| format!("the value of {name} must be a number"))?;
     Settings::default().set(name, value)?;
     Ok((name.to_owned(), value))
-}
-
-/// A random number that TOML can hold.
-fn random_number() -> Result<u64, String> {
-    let mut bytes = [0; 8];
-    let flags = rustix::rand::GetRandomFlags::empty();
-    rustix::rand::getrandom(&mut bytes, flags).map_err(|error| format!("no randomness: {error}"))?;
-    Ok(u64::from_le_bytes(bytes) >> 1)
 }
