@@ -29,6 +29,7 @@ processes: release
 	target/venv/bin/pytest -q tests
 
 test-full: test
+	cargo run --release -p sartor-model
 	for mode in $(MODES); do \
 		target/release/sartor sim --mode $$mode --seeds 50000 --first $$(date +%s) || exit 1; done
 	FULL=1 target/venv/bin/pytest -q -s tests/test_failover.py tests/test_metadata.py tests/test_chaos.py

@@ -56,7 +56,7 @@ pub struct Answers {
 }
 
 /// What became of one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Answer {
     /// The origin's number.
     pub sequence: u64,
@@ -67,7 +67,7 @@ pub struct Answer {
 }
 
 /// Times and bounds of forwarding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ForwardSettings {
     /// Sent again when unanswered for so long, then twice as long, up to ten times.
     pub resend_us: Micros,
@@ -103,7 +103,7 @@ impl Default for ForwardSettings {
 ///
 /// Writes to a head on this very worker are numbered here too (*near* ones): they are not sent, but if that head
 /// is replaced before it has answered, the next one gets them under the same number.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Line {
     settings: ForwardSettings,
     /// Gapless numbers; settled ones are empty until they leave at the front.
@@ -122,7 +122,7 @@ pub struct Line {
     headless: Option<Micros>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Pending {
     request: Option<Request>,
     since: Micros,
@@ -348,7 +348,7 @@ pub struct GivenUp {
 }
 
 /// The head's side: one origin's requests.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Inbound {
     settings: ForwardSettings,
     incarnation: Incarnation,
@@ -359,7 +359,7 @@ pub struct Inbound {
     ready: Vec<Answer>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 enum Kept {
     Pending,
     Answer(Outcome, Position),

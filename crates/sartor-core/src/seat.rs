@@ -16,6 +16,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 /// A replica on this worker.
+#[derive(Clone, Hash)]
 pub struct Seat {
     /// Its members, as its controlet knows them.
     pub view: View,

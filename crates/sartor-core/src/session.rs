@@ -13,7 +13,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// Where a request goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Way {
     /// To the replica on this worker.
     #[default]
@@ -23,19 +23,19 @@ pub enum Way {
 }
 
 /// All connections of a worker.
-#[derive(Default)]
+#[derive(Clone, Default, Hash)]
 pub struct Sessions {
     sessions: Vec<Session>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default, Hash)]
 struct Session {
     generation: u32,
     lanes: Vec<Lane>,
 }
 
 /// One connection's dealings with one shard.
-#[derive(Default)]
+#[derive(Clone, Default, Hash)]
 pub struct Lane {
     /// The newest place in the shard's history that an answer told of.
     seen: Position,

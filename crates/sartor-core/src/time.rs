@@ -4,7 +4,7 @@
 pub type Micros = u64;
 
 /// One reading of the clocks, taken by the world around the core.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Now {
     /// Microseconds on a clock that never goes back and counts suspended time
     /// (`CLOCK_BOOTTIME`): timers, deadlines and leases.

@@ -11,7 +11,7 @@ use sartor_sim::{Config, run};
 /// Found within so many seeds, or the checks have a hole.
 const SEEDS: u64 = 200;
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, PartialEq, Hash)]
 enum Fault {
     None,
     /// A secondary answers connections that have seen more than it has, and claims to have it.
@@ -46,6 +46,7 @@ enum Fault {
     LosesDeletesOfAFill,
 }
 
+#[derive(Clone, Hash)]
 struct Broken {
     inner: Box<dyn AnyControlet>,
     fault: Fault,

@@ -20,6 +20,7 @@ use crate::wire::codec::Wire;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
+use core::hash::{Hash, Hasher};
 use part::lease::LeaseSettings;
 
 /// The replication logic of one shard on one node.
@@ -194,6 +195,8 @@ pub struct Settings {
     pub lease: LeaseSettings,
     /// How long a request that nobody may serve waits, before it is refused.
     pub patience_us: Micros,
+    /// Buckets of keys whose writes in flight are told apart: a power of two.
+    pub mark_buckets: usize,
     /// Bytes of a page that fills a new replica.
     pub page_bytes_max: usize,
     /// How often a replica that surveys what it holds looks at some more of it, and at how many records.
@@ -224,6 +227,7 @@ impl Default for Settings {
             waiter_us: millis(100),
             lease: LeaseSettings { lease_us: millis(350), renew_us: millis(80) },
             patience_us: millis(2000),
+            mark_buckets: 4096,
             page_bytes_max: 256 << 10,
             survey_every_us: millis(4),
             survey_records_max: 256,
@@ -255,6 +259,13 @@ pub struct Mode {
     pub build: fn(Now, View, Settings) -> Box<dyn AnyControlet>,
 }
 
+/// A mode is known by its name.
+impl Hash for Mode {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
 /// Who becomes the first member when that one is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Succession {
@@ -283,7 +294,7 @@ pub fn mode<'a>(modes: &'a [Mode], name: &str) -> Option<&'a Mode> {
 }
 
 /// A [`Controlet`] whose messages are frames' payloads, so that a node can hold any.
-pub trait AnyControlet: Send {
+pub trait AnyControlet: Send + Copied {
     /// See [`Controlet::takes`].
     fn takes(&self, request: &Request) -> bool;
     /// See [`Controlet::step`]. A message that cannot be read is as good as lost.
@@ -294,17 +305,54 @@ pub trait AnyControlet: Send {
     fn status(&self) -> Status;
 }
 
+/// What is copied and hashed behind a `dyn`: any [`AnyControlet`] that is `Clone` and `Hash`.
+pub trait Copied {
+    /// Its copy.
+    fn copied(&self) -> Box<dyn AnyControlet>;
+    /// See [`Hash`].
+    fn hashed(&self, state: &mut dyn Hasher);
+}
+
+impl<C: AnyControlet + Clone + Hash + 'static> Copied for C {
+    fn copied(&self) -> Box<dyn AnyControlet> {
+        Box::new(self.clone())
+    }
+
+    fn hashed(&self, mut state: &mut dyn Hasher) {
+        self.hash(&mut state);
+    }
+}
+
+impl Clone for Box<dyn AnyControlet> {
+    fn clone(&self) -> Self {
+        (**self).copied()
+    }
+}
+
+impl Hash for dyn AnyControlet {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.hashed(state);
+    }
+}
+
 /// Wraps a controlet so that a node can hold it.
-pub fn erase<C: Controlet + 'static>(controlet: C) -> Box<dyn AnyControlet> {
+pub fn erase<C>(controlet: C) -> Box<dyn AnyControlet>
+where
+    C: Controlet<Message: Clone + Hash> + Clone + Hash + 'static,
+{
     Box::new(Erased { controlet, outbox: Outbox::default() })
 }
 
+#[derive(Clone, Hash)]
 struct Erased<C: Controlet> {
     controlet: C,
     outbox: Outbox<C::Message>,
 }
 
-impl<C: Controlet> AnyControlet for Erased<C> {
+impl<C> AnyControlet for Erased<C>
+where
+    C: Controlet<Message: Clone + Hash> + Clone + Hash + 'static,
+{
     fn takes(&self, request: &Request) -> bool {
         self.controlet.takes(request)
     }

@@ -51,7 +51,8 @@ pub struct MsSc {
 impl MsSc {
     /// A replica with an empty store.
     pub fn new(now: Now, view: View, settings: Settings) -> MsSc {
-        MsSc { orders: Orders::new(now, Topology::Chain, view, settings), marks: Marks::default() }
+        let marks = Marks::new(settings.mark_buckets);
+        MsSc { orders: Orders::new(now, Topology::Chain, view, settings), marks }
     }
 
     fn on_request(&mut self, now: Now, request: Request, out: &mut Effects) {
@@ -118,7 +119,7 @@ impl Controlet for MsSc {
                 if matches!(&message, Message::Page(page) if page.number == 1) {
                     // The history begins anew here, perhaps another one. What comes before this replica is a member
                     // is at all members already.
-                    self.marks = Marks::default();
+                    self.marks = Marks::new(self.orders.replica.settings.mark_buckets);
                 }
                 let marks = &mut self.marks;
                 let note = |entry: &Entry| {

@@ -15,7 +15,7 @@ use bytes::Bytes;
 const LOOK_EVERY_US: Micros = millis(10);
 
 /// Times of the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AgentSettings {
     /// How often it tells that the node lives.
     pub heartbeat_every_us: Micros,
@@ -28,6 +28,7 @@ impl Default for AgentSettings {
 }
 
 /// The node's first worker has one.
+#[derive(Clone, Hash)]
 pub struct Agent {
     settings: AgentSettings,
     me: Heartbeat,

@@ -83,7 +83,7 @@ pub struct Reply {
 }
 
 /// Times and bounds of a worker.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Hash)]
 pub struct NodeSettings {
     /// The modes it can run; users may bring their own.
     pub modes: &'static [Mode],
@@ -104,7 +104,8 @@ const HELD_BYTES_MAX: usize = 16 << 20;
 /// How often another node is told that its map is old.
 const TELL_EVERY_US: Micros = millis(100);
 
-/// One worker's share of a node.
+/// One worker's share of a node. It can be copied and hashed, so that a model checker can explore it.
+#[derive(Clone, Hash)]
 pub struct Node {
     me: WorkerId,
     incarnation: Incarnation,

@@ -9,8 +9,6 @@ use crate::operation::Op;
 use alloc::vec;
 use alloc::vec::Vec;
 
-const BUCKETS: usize = 4096;
-
 /// For each bucket of keys, the last entry that wrote to one of them. A key shares its bucket with others, so that
 /// it may seem to have a write in flight when it has none, never the other way round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,19 +19,22 @@ pub struct Marks {
     all: u64,
 }
 
-impl Default for Marks {
-    fn default() -> Self {
-        Marks { buckets: vec![0; BUCKETS], last: 0, all: 0 }
-    }
-}
-
 impl Marks {
+    /// No writes in flight; keys fall into so many buckets, a power of two.
+    pub fn new(buckets: usize) -> Marks {
+        assert!(buckets.is_power_of_two(), "a mask finds the bucket");
+        Marks { buckets: vec![0; buckets], last: 0, all: 0 }
+    }
+
     /// An entry with these writes is there.
     pub fn note(&mut self, sequence: u64, writes: &[Write]) {
         self.last = sequence;
         for write in writes {
             match write {
-                Write::Put { key, .. } | Write::Delete { key } => self.buckets[bucket_of(key)] = sequence,
+                Write::Put { key, .. } | Write::Delete { key } => {
+                    let bucket = self.bucket_of(key);
+                    self.buckets[bucket] = sequence;
+                }
                 Write::Clear if planted(Fault::ClearUnmarked) => {}
                 Write::Clear => self.all = sequence,
                 Write::Survey => {}
@@ -44,9 +45,9 @@ impl Marks {
     /// The last entry that an operation may have seen something of.
     pub fn seen_by(&self, op: &Op) -> u64 {
         match op {
-            Op::Key(key, _) => self.buckets[bucket_of(key)].max(self.all),
+            Op::Key(key, _) => self.buckets[self.bucket_of(key)].max(self.all),
             Op::Batch(batch) => {
-                let watched = batch.watched.iter().map(|(key, _)| self.buckets[bucket_of(key)]);
+                let watched = batch.watched.iter().map(|(key, _)| self.buckets[self.bucket_of(key)]);
                 let steps = batch.steps.iter().map(|step| self.seen_by(step));
                 watched.chain(steps).max().unwrap_or(0).max(self.all)
             }
@@ -54,10 +55,10 @@ impl Marks {
             Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => self.last,
         }
     }
-}
 
-fn bucket_of(key: &Bytes) -> usize {
-    let mut hasher = foldhash::fast::FixedState::with_seed(0).build_hasher();
-    hasher.write(key);
-    hasher.finish() as usize % BUCKETS
+    fn bucket_of(&self, key: &Bytes) -> usize {
+        let mut hasher = foldhash::fast::FixedState::with_seed(0).build_hasher();
+        hasher.write(key);
+        hasher.finish() as usize & (self.buckets.len() - 1)
+    }
 }
