@@ -171,6 +171,26 @@ fn a_newcomer_is_filled_while_writes_and_deletes_go_on() {
     }
 }
 
+#[test]
+fn a_page_that_got_lost_comes_again_although_writes_go_on() {
+    for mode in [&CHAIN, &STAR] {
+        let mut group = Group::new(mode, &[0, 1], Settings::default());
+        group.ask(0, 1, set("k", "old"));
+        group.settle();
+        group.view(1, &[0, 1], Some((2, 2)));
+        // The newcomer does not know the view yet.
+        for tag in 0..100 {
+            if tag == 5 {
+                group.open(2, view(1, 2, &[0, 1], Some((2, 2))));
+            }
+            group.ask(0, tag + 2, set("k", "new"));
+            group.pass(10);
+        }
+        let status = group.replicas[&usize_of(mode)].controlet.status();
+        assert!(status.fill.is_some_and(|fill| fill.ready), "{}: {status:?}", mode.name);
+    }
+}
+
 /// Who fills newcomers: the tail, or the primary.
 fn usize_of(mode: &Mode) -> u16 {
     if mode.name == CHAIN.name { 1 } else { 0 }

@@ -223,7 +223,7 @@ impl Process {
                 let Some(map) = core.map() else { return };
                 let (addr, pid) = (self.config.addr().to_owned(), std::process::id());
                 let news = CoordinatorNews { addr, pid, is_up: true };
-                serde_json::to_string(&status(map, &core.reports(now), &core.repairs(), &news))
+                serde_json::to_string(&status(map, &core.reports(now), &core.care(), &news))
             }
         };
         if let Ok(json) = json {

@@ -8,7 +8,7 @@ use crate::status::{CoordinatorNews, CoordinatorStatus, Status, status};
 use crate::survey::Surveys;
 use crate::worker::{Mailbox, Worker};
 use mio::net::TcpListener;
-use sartor_core::coordinator::{NodeReport, NodeState, Repair};
+use sartor_core::coordinator::{Care, NodeReport, NodeState};
 use sartor_core::ids::Incarnation;
 use sartor_core::routing::map::ClusterMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,8 +38,8 @@ pub struct News {
     pub coordinator: CoordinatorNews,
     /// All of them, as far as they can be told apart.
     pub coordinators: Vec<CoordinatorStatus>,
-    /// What is being repaired.
-    pub repairs: Vec<Repair>,
+    /// What is not as it should be.
+    pub care: Care,
     /// While the coordinator is away: nodes that our own links find dead.
     pub unreachable: Vec<u16>,
 }
@@ -58,7 +58,7 @@ impl Shared {
                 report.state = NodeState::Down;
             }
         }
-        let status = status(map, &news.reports, &news.repairs, &news.coordinator);
+        let status = status(map, &news.reports, &news.care, &news.coordinator);
         Status { coordinators: news.coordinators, ..status }
     }
 }

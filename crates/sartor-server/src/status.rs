@@ -1,7 +1,7 @@
 //! What `sartor status` shows: the cluster map and what is known of the nodes, as JSON.
 
 use sartor_core::controlet::{MODES, mode};
-use sartor_core::coordinator::{NodeReport, NodeState, Repair};
+use sartor_core::coordinator::{Care, Lag, NodeReport, NodeState, Repair};
 use sartor_core::ids::Incarnation;
 use sartor_core::routing::map::{ClusterMap, Shard};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ pub struct Status {
     /// Copies that are being made.
     #[serde(default)]
     pub repairs: Vec<RepairStatus>,
+    /// Nodes that do not reach each other, so that no shard gets both.
+    #[serde(default)]
+    pub estranged: Vec<(u16, u16)>,
 }
 
 /// A copy that is being made.
@@ -96,6 +99,9 @@ pub struct ReplicaStatus {
     pub role: String,
     /// Its datalet kind.
     pub datalet: String,
+    /// For how long it has lacked the oldest entry that it lacks, in ms; 0 if it lacks none.
+    #[serde(default)]
+    pub lag_ms: u64,
 }
 
 /// What is known of the coordinator.
@@ -136,7 +142,7 @@ impl CoordinatorNews {
 pub fn status(
     map: &ClusterMap,
     reports: &[NodeReport],
-    repairs: &[Repair],
+    care: &Care,
     coordinator: &CoordinatorNews,
 ) -> Status {
     let shards: Vec<Health> = map.shards.iter().map(|shard| Health::of(map, shard, reports)).collect();
@@ -158,8 +164,9 @@ pub fn status(
         },
         coordinators: coordinator.all(&[], std::iter::empty()),
         nodes: nodes(map, reports),
-        shards: map.shards.iter().map(|shard| shard_status(map, shard)).collect(),
-        repairs: map.shards.iter().filter_map(|shard| repair_status(shard, repairs)).collect(),
+        shards: map.shards.iter().map(|shard| shard_status(map, shard, &care.lags)).collect(),
+        repairs: map.shards.iter().filter_map(|shard| repair_status(shard, &care.repairs)).collect(),
+        estranged: care.estranged.iter().map(|(one, other)| (one.0, other.0)).collect(),
     }
 }
 
@@ -220,17 +227,22 @@ fn nodes(map: &ClusterMap, reports: &[NodeReport]) -> Vec<NodeStatus> {
     map.nodes.iter().map(status).collect()
 }
 
-fn shard_status(map: &ClusterMap, shard: &Shard) -> ShardStatus {
+fn shard_status(map: &ClusterMap, shard: &Shard, lags: &[Lag]) -> ShardStatus {
     let table = map.table_of(shard);
     let name =
         |get: fn(&sartor_core::routing::map::Table) -> &String| table.map(get).cloned().unwrap_or_default();
     let mode_name = name(|table| &table.mode);
     let role =
         mode(MODES, &mode_name).map_or((|_, _| "member") as fn(usize, usize) -> &'static str, |m| m.role);
+    let lag_ms = |node| {
+        let lags = lags.iter().filter(|lag| lag.shard == shard.id && lag.node == node);
+        lags.map(|lag| lag.us / 1000).max().unwrap_or(0)
+    };
     let replicas = shard.members.iter().enumerate().map(|(place, member)| ReplicaStatus {
         node: member.node.0,
         role: role(place, shard.members.len()).into(),
         datalet: name(|table| &table.datalet),
+        lag_ms: lag_ms(member.node),
     });
     ShardStatus {
         id: shard.id.0,

@@ -782,8 +782,8 @@ impl Worker {
             let coordinator = CoordinatorNews { addr: addr.to_owned(), pid, is_up };
             let coordinators =
                 coordinator.all(&self.shared.config.coordinator, self.links.failures(COORDINATOR));
-            let (reports, repairs) = (agent.reports().to_vec(), agent.repairs().to_vec());
-            self.shared.publish(News { reports, coordinator, coordinators, repairs, unreachable });
+            let (reports, care) = (agent.reports().to_vec(), agent.care().clone());
+            self.shared.publish(News { reports, coordinator, coordinators, care, unreachable });
         }
     }
 

@@ -25,6 +25,8 @@ pub struct Client {
     pub node: u16,
     /// Every request in order.
     pub asked: Vec<Asked>,
+    /// How many keys it knows.
+    keys: u64,
     depth: usize,
     answered: usize,
     watched: Option<(Bytes, Version)>,
@@ -45,9 +47,10 @@ pub struct Asked {
 
 impl Client {
     /// A connection without requests.
-    pub fn new(random: &mut Random, index: u32, generation: u32, nodes: u64) -> Client {
+    pub fn new(random: &mut Random, session: SessionId, nodes: u64, keys: u64) -> Client {
         Client {
-            session: SessionId { index, generation },
+            session,
+            keys,
             node: random.below(nodes) as u16,
             asked: Vec::new(),
             depth: random.between(1, 8) as usize,
@@ -58,7 +61,7 @@ impl Client {
 
     /// A connection to this node.
     pub fn at(session: SessionId, node: u16) -> Client {
-        Client { session, node, asked: Vec::new(), depth: 1, answered: 0, watched: None }
+        Client { session, node, asked: Vec::new(), keys: 1, depth: 1, answered: 0, watched: None }
     }
 
     /// Whether it may send one more.
@@ -116,7 +119,7 @@ impl Client {
     }
 
     fn operation(&mut self, random: &mut Random, map: &ClusterMap, unique: u64) -> (ShardId, Op) {
-        let key = Bytes::from(format!("key{}", random.below(12)));
+        let key = Bytes::from(format!("key{}", random.below(self.keys)));
         let shard = shard_of(map, &key);
         let value = Bytes::from(format!("{unique}"));
         let expiry = match random.below(6) {

@@ -17,6 +17,8 @@ pub struct Plan {
     pub copies: u8,
     /// Client connections.
     pub clients: u32,
+    /// Keys that they use.
+    pub keys: u64,
     /// Whether stores finish later than they are asked.
     pub slow_stores: bool,
     /// Bounds so small that they are reached.
@@ -124,6 +126,8 @@ pub enum Way {
     Isolate,
     /// Its stores come back empty.
     Empty,
+    /// Its stores do nothing.
+    Stall,
 }
 
 impl Plan {
@@ -138,6 +142,7 @@ impl Plan {
             shards: random.between(1, 3) as u16,
             copies,
             clients: random.between(3, 8) as u32,
+            keys: [2, 4, 12, 12][random.below(4) as usize],
             slow_stores: random.percent(50),
             tight: random.percent(50),
             datalet: if random.percent(50) { "hash" } else { "tree" },
@@ -151,8 +156,10 @@ impl Plan {
             plan.add_fault(random, run_ms, nodes);
         }
         for change in 1..=random.below(5 + run_ms / 5000) {
-            if random.percent(60) {
-                plan.blows.push(Blow::random(random, change));
+            for _ in 0..2 {
+                if random.percent(40) {
+                    plan.blows.push(Blow::random(random, change));
+                }
             }
         }
         if nodes > 1 && random.percent(15) {
@@ -209,10 +216,10 @@ impl FaultKind {
     fn random(random: &mut Random, nodes: u64) -> FaultKind {
         let node = random.below(nodes) as u16;
         match random.below(100) {
-            0..9 => FaultKind::Loss(random.between(5, 50)),
-            9..17 => FaultKind::Duplication(random.between(5, 50)),
-            17..23 => FaultKind::Delay(random.between(millis(1), millis(400))),
-            23..28 => FaultKind::Late(random.between(2, 20)),
+            0..7 => FaultKind::Loss(random.between(5, 50)),
+            7..14 => FaultKind::Duplication(random.between(5, 50)),
+            14..20 => FaultKind::Delay(random.between(millis(1), millis(400))),
+            20..28 => FaultKind::Late(random.between(2, 20)),
             28..33 => FaultKind::Isolation(node),
             33..36 => FaultKind::Swizzle(node),
             36..42 => FaultKind::Cut(node, node_or_coordinator(random, nodes)),
@@ -304,9 +311,10 @@ impl Blow {
         let way = match random.below(10) {
             // Who was removed and does not hear of it.
             _ if target == Target::Removed && random.percent(80) => Way::Isolate,
-            0..5 => Way::Crash,
-            5..8 => Way::Pause,
-            8 => Way::Isolate,
+            0..4 => Way::Crash,
+            4..6 => Way::Pause,
+            6 => Way::Isolate,
+            7..9 => Way::Stall,
             _ => Way::Empty,
         };
         let messages = if random.percent(60) { random.below(8) } else { random.below(200) };

@@ -62,8 +62,10 @@ pub fn print(status: &Status) {
     say(format_args!("\n{:<7}{:<10}{:<8}{:<14}REPLICAS", "SHARD", "TABLE", "MODE", "SLOTS"));
     for shard in &status.shards {
         let slots: Vec<String> = shard.slots.iter().map(|(first, last)| format!("{first}-{last}")).collect();
-        let replica =
-            |r: &sartor_server::status::ReplicaStatus| format!("{}:{} ({})", r.node, r.role, r.datalet);
+        let replica = |r: &sartor_server::status::ReplicaStatus| match r.lag_ms {
+            0..100 => format!("{}:{} ({})", r.node, r.role, r.datalet),
+            lag_ms => format!("{}:{} ({}, {lag_ms} ms behind)", r.node, r.role, r.datalet),
+        };
         let replicas: Vec<String> = shard.replicas.iter().map(replica).collect();
         say(format_args!(
             "{:<7}{:<10}{:<8}{:<14}{}",
@@ -72,6 +74,11 @@ pub fn print(status: &Status) {
             shard.mode,
             slots.join(","),
             replicas.join("  ")
+        ));
+    }
+    for (one, other) in &status.estranged {
+        say(format_args!(
+            "nodes {one} and {other} do not reach each other: no shard gets both until that link works again"
         ));
     }
     for repair in &status.repairs {

@@ -154,6 +154,8 @@ pub struct Status {
     pub fill_failed: bool,
     /// Members that it cannot reach, or that cannot reach it.
     pub deaf: Vec<NodeId>,
+    /// For how long those it sends entries to have lacked what they lack for longest; only who lacks something.
+    pub lags: Vec<(NodeId, Micros)>,
 }
 
 /// How far a fill is.
@@ -187,6 +189,9 @@ pub struct Settings {
     pub stream_bytes_max: usize,
     /// See `stream_bytes_max`.
     pub cut_after_us: Micros,
+    /// Who is late all the time, or by more than `cut_after_us`, and takes fewer bytes a second than this is cut off,
+    /// however little there is to be kept for it: the others wait for it.
+    pub pace_bytes_per_s_min: u64,
     /// Requests that wait for replicas (WAIT).
     pub waiters_max: usize,
     /// How long such a request waits before it is answered as it stands, to be asked again.
@@ -223,6 +228,7 @@ impl Default for Settings {
             window_bytes_max: 4 << 20,
             stream_bytes_max: 64 << 20,
             cut_after_us: millis(2000),
+            pace_bytes_per_s_min: 128 << 10,
             waiters_max: 10_000,
             waiter_us: millis(100),
             lease: LeaseSettings { lease_us: millis(350), renew_us: millis(80) },

@@ -1,6 +1,6 @@
 //! A node's side of the coordinator: heartbeats out, maps and news of other nodes in.
 
-use super::{COORDINATOR, Heartbeat, NodeReport, NodeState, Repair, ReplicaReport, Welcome};
+use super::{COORDINATOR, Care, Heartbeat, NodeReport, NodeState, ReplicaReport, Welcome};
 use crate::controlet::Status;
 use crate::ids::{Epoch, NodeId, ShardId, WorkerId};
 use crate::routing::map::{ClusterMap, Member};
@@ -37,7 +37,7 @@ pub struct Agent {
     pid: u32,
     addr: String,
     reports: Vec<NodeReport>,
-    repairs: Vec<Repair>,
+    care: Care,
     /// Nodes to be tried, and when each last answered.
     tried: Vec<(NodeId, Option<Micros>)>,
     /// When to look whether there are news that cannot wait.
@@ -47,9 +47,9 @@ pub struct Agent {
 impl Agent {
     /// Speaks for the node that `me` describes.
     pub fn new(me: Heartbeat, settings: AgentSettings) -> Agent {
-        let (addr, reports, repairs) = (String::new(), Vec::new(), Vec::new());
+        let (addr, reports, care) = (String::new(), Vec::new(), Care::default());
         let tried = Vec::new();
-        Agent { settings, me, next_us: 0, heard_us: None, pid: 0, addr, reports, repairs, tried, look_us: 0 }
+        Agent { settings, me, next_us: 0, heard_us: None, pid: 0, addr, reports, care, tried, look_us: 0 }
     }
 
     /// When it wants to be called.
@@ -72,9 +72,9 @@ impl Agent {
         &self.reports
     }
 
-    /// What was being repaired then.
-    pub fn repairs(&self) -> &[Repair] {
-        &self.repairs
+    /// What was not as it should be then.
+    pub fn care(&self) -> &Care {
+        &self.care
     }
 
     /// Whether the coordinator takes this life of a node for over.
@@ -145,10 +145,10 @@ impl Agent {
         self.pid = welcome.pid;
         self.addr = welcome.addr;
         self.reports = welcome.nodes;
-        self.repairs = welcome.repairs;
         let before = core::mem::take(&mut self.tried);
         let known = |node: NodeId| before.iter().find(|(tried, _)| *tried == node).and_then(|(_, at)| *at);
-        let mine = welcome.estranged.iter().filter(|(low, _)| *low == self.me.node);
+        self.care = welcome.care;
+        let mine = self.care.estranged.iter().filter(|(low, _)| *low == self.me.node);
         self.tried = mine.map(|(_, high)| (*high, known(*high))).collect();
         welcome.map
     }

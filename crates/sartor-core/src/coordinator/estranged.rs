@@ -33,7 +33,7 @@ pub struct Estranged {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Pair {
     estranged: bool,
-    /// They miss each other; else one only took too long to be filled by the other.
+    /// They miss each other; else one only was too slow for the other.
     deaf: bool,
     relapses: u32,
     /// Since when they have reached each other again.
@@ -47,7 +47,7 @@ impl Estranged {
     }
 
     /// Looks for members that miss each other: one's word is not enough, as the other may just be dead. And for those
-    /// who take nothing of a fill.
+    /// who take entries or a fill too slowly.
     pub fn find(&mut self, nodes: &BTreeMap<NodeId, NodeView>, map: &ClusterMap) {
         for shard in &map.shards {
             for (place, one) in shard.members.iter().enumerate() {
@@ -61,6 +61,10 @@ impl Estranged {
                     }
                 }
                 let fill = report.status.fill.filter(|_| report.status.fill_failed).map(|fill| fill.since);
+                // Who was too slow for one is not the first to try next.
+                for slow in &report.status.cut {
+                    self.part(one.node, *slow, false);
+                }
                 if let Some(joining) = shard.joining.filter(|joining| Some(joining.since) == fill) {
                     self.part(one.node, joining.member.node, false);
                 }

@@ -72,12 +72,32 @@ pub struct Welcome {
     pub addr: String,
     /// How all nodes stand.
     pub nodes: Vec<NodeReport>,
-    /// What is being repaired.
-    pub repairs: Vec<Repair>,
     /// The map, if the node has an older one.
     pub map: Option<ClusterMap>,
-    /// Nodes that could not reach each other, the lower number first: it is to try again and again.
+    /// What is not as it should be.
+    pub care: Care,
+}
+
+/// What is not as it should be, beside dead nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Care {
+    /// What is being repaired.
+    pub repairs: Vec<Repair>,
+    /// Nodes that could not reach each other, the lower number first: that one tries again and again.
     pub estranged: Vec<(NodeId, NodeId)>,
+    /// Replicas that lack entries.
+    pub lags: Vec<Lag>,
+}
+
+/// A replica that lacks entries which another one sends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lag {
+    /// The shard.
+    pub shard: ShardId,
+    /// The replica's node.
+    pub node: NodeId,
+    /// For how long it has lacked the oldest one.
+    pub us: Micros,
 }
 
 /// A replica that is being filled.
@@ -481,13 +501,25 @@ impl Coordinator {
         NodeReport { node, pid, incarnation, state }
     }
 
-    /// Nodes that cannot reach each other, as far as is known.
-    pub fn estranged(&self) -> Vec<(NodeId, NodeId)> {
-        self.estranged.pairs()
+    /// What is not as it should be.
+    pub fn care(&self) -> Care {
+        Care { repairs: self.repairs(), estranged: self.estranged.pairs(), lags: self.lags() }
+    }
+
+    fn lags(&self) -> Vec<Lag> {
+        let reports = self.nodes.values().flat_map(|node| &node.heartbeat.replicas);
+        let shard = |report: &ReplicaReport| self.map.as_ref()?.shard(report.shard).map(|shard| shard.epoch);
+        let present = reports.filter(|report| shard(report) == Some(report.epoch));
+        let lags = |report: &ReplicaReport| {
+            let shard = report.shard;
+            let lags = report.status.lags.clone();
+            lags.into_iter().map(move |(node, us)| Lag { shard, node, us })
+        };
+        present.flat_map(lags).collect()
     }
 
     /// What is being repaired, and how far it is.
-    pub fn repairs(&self) -> Vec<Repair> {
+    fn repairs(&self) -> Vec<Repair> {
         let shards = self.map.iter().flat_map(|map| &map.shards);
         let repair = |shard: &Shard| {
             let joining = shard.joining.filter(|joining| !shard.members.contains(&joining.member))?;
@@ -503,9 +535,8 @@ impl Coordinator {
     }
 
     fn welcome(&self, now: Now, node: NodeId, map: Option<&ClusterMap>) -> Action {
-        let (addr, nodes, repairs) = (self.addr.clone(), self.reports(now), self.repairs());
-        let estranged = self.estranged.pairs();
-        let welcome = Welcome { pid: self.pid, addr, nodes, repairs, map: map.cloned(), estranged };
+        let (addr, nodes, care) = (self.addr.clone(), self.reports(now), self.care());
+        let welcome = Welcome { pid: self.pid, addr, nodes, map: map.cloned(), care };
         let header = Header {
             kind: Kind::Welcome,
             from: COORDINATOR,

@@ -1,7 +1,7 @@
 //! What nodes and coordinator say to each other, as bytes.
 
 use crate::controlet::{FillStatus, Status};
-use crate::coordinator::{Heartbeat, NodeReport, NodeState, Repair, ReplicaReport, Welcome};
+use crate::coordinator::{Care, Heartbeat, Lag, NodeReport, NodeState, Repair, ReplicaReport, Welcome};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId};
 use crate::routing::map::ClusterMap;
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
@@ -36,11 +36,11 @@ impl Wire for Heartbeat {
 
 impl Wire for ReplicaReport {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Status { position, lost, proven, cut, fill, fill_failed, deaf } = &self.status;
+        let Status { position, lost, proven, cut, fill, fill_failed, deaf, lags } = &self.status;
         put_varint(out, u64::from(self.shard.0));
         self.epoch.encode(out);
         position.encode(out);
-        let flags = [*lost, *proven, *fill_failed, !deaf.is_empty()];
+        let flags = [*lost, *proven, *fill_failed, !deaf.is_empty(), !lags.is_empty()];
         out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         put_list(out, cut, |out, node| put_varint(out, u64::from(node.0)));
         put_option(out, fill.as_ref(), |out, fill| {
@@ -51,6 +51,12 @@ impl Wire for ReplicaReport {
         });
         if !deaf.is_empty() {
             put_list(out, deaf, |out, node| put_varint(out, u64::from(node.0)));
+        }
+        if !lags.is_empty() {
+            put_list(out, lags, |out, (node, lag)| {
+                put_varint(out, u64::from(node.0));
+                put_varint(out, *lag);
+            });
         }
     }
 
@@ -64,8 +70,10 @@ impl Wire for ReplicaReport {
         })?;
         let flag = |bit: u8| flags & bit != 0;
         let deaf = if flag(8) { from.list(|from| Ok(NodeId(from.number()?)))? } else { Vec::new() };
+        let lag = |from: &mut Reader| Ok((NodeId(from.number()?), from.varint()?));
+        let lags = if flag(16) { from.list(lag)? } else { Vec::new() };
         let (lost, proven, fill_failed) = (flag(1), flag(2), flag(4));
-        let status = Status { position, lost, proven, fill_failed, cut, fill, deaf };
+        let status = Status { position, lost, proven, fill_failed, cut, fill, deaf, lags };
         Ok(ReplicaReport { shard, epoch, status })
     }
 }
@@ -82,40 +90,49 @@ impl Wire for Welcome {
             put_varint(out, node.incarnation.0);
             out.push(STATES.iter().position(|state| *state == node.state).unwrap_or_default() as u8);
         });
-        put_list(out, &self.repairs, |out, repair| {
+        put_list(out, &self.care.repairs, |out, repair| {
             put_varint(out, u64::from(repair.shard.0));
             put_varint(out, u64::from(repair.node.0));
             put_varint(out, repair.done);
             put_varint(out, repair.total);
         });
         put_option(out, self.map.as_ref(), |out, map| map.encode(out));
-        put_list(out, &self.estranged, |out, (a, b)| {
+        put_list(out, &self.care.estranged, |out, (a, b)| {
             put_varint(out, u64::from(a.0));
             put_varint(out, u64::from(b.0));
+        });
+        put_list(out, &self.care.lags, |out, lag| {
+            put_varint(out, u64::from(lag.shard.0));
+            put_varint(out, u64::from(lag.node.0));
+            put_varint(out, lag.us);
         });
     }
 
     fn decode(from: &mut Reader) -> Result<Welcome, Malformed> {
-        Ok(Welcome {
-            pid: from.number()?,
-            addr: from.text()?,
-            nodes: from.list(|from| {
-                Ok(NodeReport {
-                    node: NodeId(from.number()?),
-                    pid: from.number()?,
-                    incarnation: Incarnation(from.varint()?),
-                    state: *STATES.get(usize::from(from.byte()?)).ok_or(Malformed("unknown node state"))?,
-                })
-            })?,
-            repairs: from.list(|from| {
-                let (shard, node) = (ShardId(from.number()?), NodeId(from.number()?));
-                Ok(Repair { shard, node, done: from.varint()?, total: from.varint()? })
-            })?,
-            map: from.option(ClusterMap::decode)?,
-            estranged: match from.is_empty() {
-                true => Vec::new(),
-                false => from.list(|from| Ok((NodeId(from.number()?), NodeId(from.number()?))))?,
-            },
-        })
+        let (pid, addr) = (from.number()?, from.text()?);
+        let nodes = from.list(|from| {
+            Ok(NodeReport {
+                node: NodeId(from.number()?),
+                pid: from.number()?,
+                incarnation: Incarnation(from.varint()?),
+                state: *STATES.get(usize::from(from.byte()?)).ok_or(Malformed("unknown node state"))?,
+            })
+        })?;
+        let repairs = from.list(|from| {
+            let (shard, node) = (ShardId(from.number()?), NodeId(from.number()?));
+            Ok(Repair { shard, node, done: from.varint()?, total: from.varint()? })
+        })?;
+        let map = from.option(ClusterMap::decode)?;
+        if from.is_empty() {
+            // The version before ends here.
+            let care = Care { repairs, ..Care::default() };
+            return Ok(Welcome { pid, addr, nodes, map, care });
+        }
+        let estranged = from.list(|from| Ok((NodeId(from.number()?), NodeId(from.number()?))))?;
+        let lag = |from: &mut Reader| {
+            Ok(Lag { shard: ShardId(from.number()?), node: NodeId(from.number()?), us: from.varint()? })
+        };
+        let care = Care { repairs, estranged, lags: from.list(lag)? };
+        Ok(Welcome { pid, addr, nodes, map, care })
     }
 }

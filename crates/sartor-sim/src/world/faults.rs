@@ -124,7 +124,7 @@ impl World {
             Target::Coordinator => {
                 return Some(match blow.way {
                     Way::Crash | Way::Empty => FaultKind::CoordinatorCrash,
-                    Way::Pause => FaultKind::CoordinatorPause,
+                    Way::Pause | Way::Stall => FaultKind::CoordinatorPause,
                     Way::Isolate => FaultKind::Isolation(COORDINATOR.node.0),
                 });
             }
@@ -135,6 +135,7 @@ impl World {
             Way::Pause => FaultKind::Pause(node),
             Way::Isolate => FaultKind::Isolation(node),
             Way::Empty => FaultKind::StoreLoss(node),
+            Way::Stall => FaultKind::StoreStall(node),
         })
     }
 

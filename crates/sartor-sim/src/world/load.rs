@@ -68,7 +68,8 @@ impl World {
         let (session, node) = (old.session, old.node);
         self.step(node, Event::Closed(session));
         let nodes = self.machines.len() as u64;
-        let client = Client::new(&mut self.random, session.index, session.generation + 1, nodes);
+        let session = SessionId { generation: session.generation + 1, ..session };
+        let client = Client::new(&mut self.random, session, nodes, self.plan.keys);
         self.open[place] = self.clients.len();
         self.clients.push(client);
     }

@@ -17,7 +17,7 @@ use sartor_core::coordinator::{COORDINATOR, Coordinator, CoordinatorSettings, Ev
 use sartor_core::ids::{Epoch, Incarnation, Position, ShardId, WorkerId};
 use sartor_core::keeper::{Entry, Task};
 use sartor_core::node::{Event, Node};
-use sartor_core::operation::Op;
+use sartor_core::operation::{Op, SessionId};
 use sartor_core::random::{Random, mix};
 use sartor_core::routing::map::{ClusterMap, Member};
 use sartor_core::stores::Stores;
@@ -182,7 +182,8 @@ impl World {
             random,
         };
         for index in 0..world.plan.clients {
-            let client = Client::new(&mut world.random, index, 0, u64::from(nodes));
+            let (session, keys) = (SessionId { index, generation: 0 }, world.plan.keys);
+            let client = Client::new(&mut world.random, session, u64::from(nodes), keys);
             world.open.push(world.clients.len());
             world.clients.push(client);
         }
@@ -213,7 +214,7 @@ impl World {
             self.run_until(end)?;
         }
         self.heal();
-        let estranged = self.coordinator.as_ref().map(|c| c.estranged()).unwrap_or_default();
+        let estranged = self.coordinator.as_ref().map(|c| c.care().estranged).unwrap_or_default();
         if !estranged.is_empty() || self.plan.lasting.is_some() {
             end += CALM_US;
         }

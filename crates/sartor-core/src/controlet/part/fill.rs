@@ -20,7 +20,7 @@ use crate::ids::{Epoch, NodeId, Position};
 use crate::keeper::{Task, Walked};
 use crate::mutants::{Fault, planted};
 use crate::routing::map::Joining;
-use crate::time::{Micros, Now};
+use crate::time::{Micros, Now, millis};
 use alloc::vec::Vec;
 
 /// Behind by fewer bytes of entries than this, a filled replica may become a member.
@@ -46,7 +46,16 @@ pub struct Source {
     page: Option<Outgoing>,
     done: u64,
     total: u64,
+    /// Clients come first: after a page it rests, if they asked for something meanwhile.
+    rest_until: Micros,
+    /// What they had asked for when the last page was there.
+    asked: u64,
 }
+
+/// It rests for so many times what a page took, so that a fill takes a small part of the processors.
+const REST_TIMES: u64 = 3;
+/// A page that took longer took the time of others.
+const REST_MAX_US: Micros = millis(20);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Outgoing {
@@ -55,7 +64,8 @@ struct Outgoing {
     at: Position,
     records: u64,
     message: Message,
-    sent: bool,
+    /// When it was last sent; it has a time of its own, as entries go on being ordered meanwhile.
+    sent_at: Option<Micros>,
 }
 
 impl Source {
@@ -71,6 +81,8 @@ impl Source {
             page: None,
             done: 0,
             total: 0,
+            rest_until: 0,
+            asked: 0,
         }
     }
 
@@ -90,28 +102,31 @@ impl Source {
         // Those of later entries come with their entries.
         let (names, left) = names.part(&self.left, settings.page_bytes_max);
         self.left = left;
+        let names = if planted(Fault::NamesNotFilled) { Names::default() } else { names };
         let records = walked.records.len() as u64;
         let (fill, number, at) = (self.joining.since, self.pages, walked.at);
         let message = Message::Page(Page { fill, number, at, records: walked.records, answers, names });
-        self.page = Some(Outgoing { since: now.steady_us, at, records, message, sent: false });
+        self.page = Some(Outgoing { since: now.steady_us, at, records, message, sent_at: None });
         if self.pages == 1 {
             self.follower = Follower::new(now, self.follower.node, at.sequence);
         }
     }
 
     /// The joiner tells how far it is.
-    pub fn on_ack(&mut self, now: Now, ack: &Ack) {
+    pub fn on_ack(&mut self, now: Now, ack: &Ack, stream: &Stream) {
         if ack.fill.0 != self.joining.since {
             return;
         }
         if ack.fill.1 > 0 {
-            self.follower.on_ack(now, ack.applied.sequence);
+            self.follower.on_ack(now, ack.applied.sequence, stream);
         }
         if ack.fill.1 == self.pages
             && let Some(page) = self.page.take()
         {
             self.done += page.records;
             self.follower.rewind(now);
+            self.rest_until =
+                now.steady_us + REST_TIMES * (now.steady_us.saturating_sub(page.since)).min(REST_MAX_US);
         }
     }
 
@@ -124,22 +139,23 @@ impl Source {
         &mut self,
         now: Now,
         stream: &Stream,
-        (stable, applied): (Position, Position),
+        (stable, applied, asked): (Position, Position, u64),
         settings: &Settings,
         tasks: &mut Vec<Task>,
         sends: &mut Vec<(NodeId, Message)>,
     ) {
-        if self.page.is_none() && !self.walking && !self.is_walked() {
+        let rests = now.steady_us < self.rest_until && asked != self.asked;
+        if self.wants_page() && !rests {
             self.walking = true;
+            self.asked = asked;
             let (fill, cursor) = (self.joining.since, self.cursor.clone());
             tasks.push(Task::Walk(fill, cursor, settings.page_bytes_max));
         }
         let old = |page: &Outgoing| now.steady_us >= page.since + PAGES_PATIENCE * settings.cut_after_us;
         self.follower.cut |= self.page.as_ref().is_some_and(old);
-        let waits = self.page.as_ref().is_some_and(|page| page.sent);
-        if waits && self.follower.is_overdue(now, settings) {
+        if self.resend_at(settings).is_some_and(|at| now.steady_us >= at) {
             self.follower.rewind(now);
-            self.page.iter_mut().for_each(|page| page.sent = false);
+            self.page.iter_mut().for_each(|page| page.sent_at = None);
         }
         if self.pages == 0 {
             return;
@@ -147,18 +163,29 @@ impl Source {
         let to = self.page.as_ref().map_or(applied.sequence, |page| page.at.sequence);
         self.follower.send(now, stream, (self.joining.since, stable, to), settings, sends);
         if let Some(page) = &mut self.page
-            && !page.sent
+            && page.sent_at.is_none()
             && self.follower.sent >= page.at.sequence
         {
-            page.sent = true;
+            page.sent_at = Some(now.steady_us);
             sends.push((self.joining.member.node, page.message.clone()));
         }
     }
 
     /// When it wants to be called.
     pub fn wake_at(&self, settings: &Settings) -> Option<Micros> {
-        let waits = self.page.as_ref().is_some_and(|page| page.sent);
-        if waits { Some(self.follower.overdue_at(settings)) } else { self.follower.wake_at(settings) }
+        let rest = self.wants_page().then_some(self.rest_until);
+        self.resend_at(settings).or_else(|| self.follower.wake_at(settings)).into_iter().chain(rest).min()
+    }
+
+    /// Whether the store is to be asked for the next page.
+    fn wants_page(&self) -> bool {
+        self.page.is_none() && !self.walking && !self.is_walked()
+    }
+
+    /// When a page that is on its way is to be sent again.
+    fn resend_at(&self, settings: &Settings) -> Option<Micros> {
+        let sent_at = self.page.as_ref().and_then(|page| page.sent_at)?;
+        (!planted(Fault::NoResend)).then_some(sent_at + settings.resend_us)
     }
 
     /// How far it is. Nobody is ready before the source's view has served: until then, a member of an older
@@ -170,8 +197,7 @@ impl Source {
             since: self.joining.since,
             done: self.done,
             total: self.total.max(self.done),
-            ready: planted(Fault::JoinEarly)
-                || (walked && near && (proven || planted(Fault::FillUnproven)) && !self.follower.cut),
+            ready: planted(Fault::JoinEarly) || (walked && near && proven && !self.follower.cut),
         }
     }
 }
@@ -192,7 +218,8 @@ pub struct Sink {
 impl Sink {
     /// Whether this page is the next one, where the stream stands at `submitted`.
     pub fn accepts(&self, page: &Page, submitted: Position) -> bool {
-        let fits = page.number == 1 || page.at == submitted || planted(Fault::PagesAnywhere);
-        page.fill == self.since && page.number == self.asked + 1 && fits
+        let fits = page.number == 1 || page.at == submitted;
+        let is_next = page.number == self.asked + 1 || planted(Fault::PageAgain);
+        page.fill == self.since && is_next && (fits || planted(Fault::PageAgain))
     }
 }

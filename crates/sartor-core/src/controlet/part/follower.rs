@@ -5,7 +5,8 @@ use super::stream::Stream;
 use crate::controlet::Settings;
 use crate::ids::{Epoch, NodeId, Position};
 use crate::mutants::{Fault, planted};
-use crate::time::{Micros, Now};
+use crate::time::{Micros, Now, millis};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 /// Who gets the stream.
@@ -25,13 +26,55 @@ pub struct Follower {
     progress_at: Micros,
     /// When it last acknowledged something new, or began to be behind.
     acked_at: Micros,
+    /// What it lacks: when entries up to which one were ordered, a few at a time.
+    lacks: VecDeque<(Micros, u64)>,
+    /// How fast it has been lately.
+    pace: Pace,
+    /// The shortest time in which it ever acknowledged something, as far as it was watched.
+    usual_us: Micros,
 }
+
+/// How fast a follower was since a while.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Pace {
+    since: Micros,
+    bytes: usize,
+    acks: u64,
+    /// The shortest time from an entry to its acknowledgement.
+    quickest_us: Micros,
+}
+
+impl Pace {
+    fn new(now: Now) -> Pace {
+        Pace { since: now.steady_us, bytes: 0, acks: 0, quickest_us: Micros::MAX }
+    }
+}
+
+/// Who takes longer than this for everything may be slow.
+const SLOW_US: Micros = millis(50);
+/// From fewer acknowledgements nothing is concluded.
+const ACKS_MIN: u64 = 5;
+/// Entries ordered within so long are one item of what a follower lacks.
+const LACKS_EVERY_US: Micros = millis(5);
+/// No more items than this: what comes later counts as ordered with the last.
+const LACKS_MAX: usize = 1024;
 
 impl Follower {
     /// Has everything up to `acked`; what comes next is sent to it.
     pub fn new(now: Now, node: NodeId, acked: u64) -> Follower {
         let at = now.steady_us;
-        Follower { node, sent: acked, acked, start: acked, cut: false, progress_at: at, acked_at: at }
+        Follower {
+            node,
+            sent: acked,
+            acked,
+            start: acked,
+            cut: false,
+            progress_at: at,
+            acked_at: at,
+            lacks: VecDeque::new(),
+            pace: Pace::new(now),
+            usual_us: Micros::MAX,
+        }
     }
 
     /// There are entries for it from now on, up to `last`.
@@ -42,12 +85,45 @@ impl Follower {
         if self.acked + 1 == last {
             self.acked_at = now.steady_us;
         }
+        let full = self.lacks.len() >= LACKS_MAX;
+        match self.lacks.back_mut().filter(|(at, _)| full || now.steady_us < *at + LACKS_EVERY_US) {
+            Some((_, up_to)) => *up_to = last,
+            None => self.lacks.push_back((now.steady_us, last)),
+        }
+    }
+
+    /// For how long it has lacked what it lacks for longest; 0 if it has everything.
+    pub fn lag(&self, now: Now) -> Micros {
+        self.lacks.front().map_or(0, |(at, _)| now.steady_us.saturating_sub(*at))
+    }
+
+    /// Whether it holds up the others. Asked now and then.
+    pub fn is_slow(&mut self, now: Now, settings: &Settings) -> bool {
+        let watched_us = now.steady_us.saturating_sub(self.pace.since);
+        if self.cut || watched_us < settings.cut_after_us {
+            return false;
+        }
+        let pace = core::mem::replace(&mut self.pace, Pace::new(now));
+        // A link that is far is slow from the beginning, one that is narrow when there is something to carry.
+        let slow_us = self.usual_us.saturating_mul(4).max(SLOW_US);
+        let late =
+            self.lag(now) >= settings.cut_after_us || (pace.acks >= ACKS_MIN && pace.quickest_us > slow_us);
+        if pace.acks > 0 {
+            self.usual_us = self.usual_us.min(pace.quickest_us);
+        }
+        late && (pace.bytes as u64) < settings.pace_bytes_per_s_min * watched_us / 1_000_000
     }
 
     /// It has everything up to here. True if that is news.
-    pub fn on_ack(&mut self, now: Now, sequence: u64) -> bool {
+    pub fn on_ack(&mut self, now: Now, sequence: u64, stream: &Stream) -> bool {
         if sequence <= self.acked {
             return false;
+        }
+        self.pace.bytes += stream.bytes_between(self.acked, sequence);
+        while let Some((at, _)) = self.lacks.front().copied().filter(|(_, up_to)| *up_to <= sequence) {
+            self.lacks.pop_front();
+            self.pace.acks += 1;
+            self.pace.quickest_us = self.pace.quickest_us.min(now.steady_us.saturating_sub(at));
         }
         self.acked = sequence;
         self.sent = self.sent.max(sequence);

@@ -73,6 +73,10 @@ pub struct Replica {
     ack_at: Option<Micros>,
     /// When the store goes on with a survey.
     surveying: Surveying,
+    /// How often clients asked something of this replica.
+    pub asked: u64,
+    /// How late its followers were at the end of the last turn.
+    lags: Vec<(NodeId, Micros)>,
     /// The epochs that ordered entries here, each with its first one.
     epochs: Vec<(Epoch, u64)>,
     dirty: bool,
@@ -107,6 +111,8 @@ impl Replica {
             im_full: false,
             ack_at: None,
             surveying: Surveying::default(),
+            asked: 0,
+            lags: Vec::new(),
             epochs: Vec::new(),
             dirty: true,
             view,
@@ -346,21 +352,21 @@ impl Replica {
         self.note_full(from, ack.full);
         self.dirty = true;
         if let Some(source) = self.source.as_mut().filter(|source| source.joining.member.node == from) {
-            source.on_ack(now, ack);
+            source.on_ack(now, ack, &self.stream);
             return self.trim();
         }
         if ack.fill.0 != Epoch(0) {
             return;
         }
         if let Some(rescue) = self.rescue.as_mut().filter(|rescue| rescue.node == from) {
-            rescue.on_ack(now, ack.applied.sequence);
+            rescue.on_ack(now, ack.applied.sequence, &self.stream);
         }
         let level = self.leases.level().sequence;
         if self.rescue.as_ref().is_some_and(|rescue| rescue.acked >= level) {
             self.rescue = None;
         }
         if let Some(follower) = self.followers.iter_mut().find(|follower| follower.node == from) {
-            follower.on_ack(now, ack.applied.sequence.min(self.applied.sequence));
+            follower.on_ack(now, ack.applied.sequence.min(self.applied.sequence), &self.stream);
         }
         match self.topology {
             Topology::Star if self.view.is_head() => self.compute_stable(),
@@ -376,7 +382,7 @@ impl Replica {
         if stable.sequence <= self.applied.sequence && stable.sequence > self.stable.sequence {
             self.stable = stable;
             for follower in &mut self.followers {
-                follower.on_ack(now, stable.sequence);
+                follower.on_ack(now, stable.sequence, &self.stream);
             }
             self.trim();
         }
@@ -492,7 +498,7 @@ impl Replica {
         if let Some(source) = &mut self.source
             && !source.follower.cut
         {
-            let at = (self.stable, self.applied);
+            let at = (self.stable, self.applied, self.asked);
             let tasks = &mut out.effects.tasks;
             source.on_wake(now, &self.stream, at, &self.settings, tasks, &mut out.sends);
         }
@@ -529,24 +535,25 @@ impl Replica {
         self.stream.bytes() > self.settings.stream_bytes_max
     }
 
-    /// Memory is bounded: who holds up the stream and does not get on must be filled anew.
+    /// Memory is bounded, and nobody waits for ever: who does not get on, or holds up the others, must be filled anew.
     fn cut_off_the_silent(&mut self, now: Now, out: &mut Outbox<Message>) {
-        if self.stream.bytes() <= self.settings.stream_bytes_max / 2 {
-            return;
-        }
+        let crowded = self.stream.bytes() > self.settings.stream_bytes_max / 2;
         let last = self.applied.sequence;
         for follower in self.followers.iter_mut().filter(|follower| !follower.cut) {
-            if follower.is_silent(now, last, &self.settings) {
+            let silent = crowded && follower.is_silent(now, last, &self.settings);
+            if silent || follower.is_slow(now, &self.settings) {
                 if planted(Fault::CutSilently) {
-                    follower.on_ack(now, last);
+                    follower.on_ack(now, last, &self.stream);
                     continue;
                 }
                 follower.cut = true;
                 out.sends.push((follower.node, Message::Cut));
             }
         }
+        let late = |f: &Follower| (f.node, if f.cut { 0 } else { f.lag(now) });
+        self.lags = self.followers.iter().map(late).filter(|(_, lag)| *lag > 0).collect();
         let least = self.followers.iter().filter(|f| !f.cut).map(|f| f.acked).min().unwrap_or(last);
-        if let Some(source) = &mut self.source {
+        if let Some(source) = self.source.as_mut().filter(|_| crowded) {
             let slow = source.follower.acked < least && self.stream.bytes() > self.settings.stream_bytes_max;
             source.follower.cut |= slow || source.follower.is_silent(now, last, &self.settings);
         }
@@ -660,6 +667,7 @@ impl Replica {
             fill: source.map(|source| source.status(&self.stream, self.applied, self.proven)),
             fill_failed: source.is_some_and(|source| source.follower.cut),
             deaf: self.leases.deaf().collect(),
+            lags: self.lags.clone(),
         }
     }
 }
