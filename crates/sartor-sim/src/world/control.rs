@@ -66,6 +66,21 @@ impl World {
         }
     }
 
+    /// Some time after all is healed, every shard has all its copies; nothing had to be given up for that first.
+    pub(super) fn inspect(&mut self) {
+        let estranged = self.coordinator.as_ref().is_none_or(|c| !c.care().estranged.is_empty());
+        if estranged || self.plan.lasting.is_some() {
+            return;
+        }
+        let copies = usize::from(self.plan.copies);
+        let lacks = |shard: &&Shard| shard.members.len() != copies || shard.joining.is_some();
+        let lacking = self.map().and_then(|map| map.shards.iter().find(lacks)).cloned();
+        if let Some(shard) = lacking {
+            let (id, members, joining) = (shard.id.0, shard.members, shard.joining);
+            self.error = Some(format!("shard {id} is not repaired yet: {members:?}, {joining:?}"));
+        }
+    }
+
     pub(super) fn start_coordinator(&mut self) {
         self.coordinator_life += 1;
         let spec = Spec {

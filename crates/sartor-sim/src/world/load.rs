@@ -33,7 +33,9 @@ impl World {
         if self.net.healed {
             return;
         }
-        let pause = self.random.between(500, 20_000);
+        // Long runs are for faults: they need not be as busy.
+        let longest = if self.config.run_ms > 30_000 { 50_000 } else { 20_000 };
+        let pause = self.random.between(500, longest);
         self.at(self.now_us + pause, Happening::Client);
         let Some(map) = self.map().cloned() else { return };
         let place = self.random.below(self.open.len() as u64) as usize;

@@ -128,6 +128,8 @@ enum Happening {
     /// A link dies for ever.
     Part,
     Probe,
+    /// By now all must be repaired.
+    Inspect,
     StartNode(u16),
     StartCoordinator,
 }
@@ -220,6 +222,7 @@ impl World {
         }
         // Long before the end, everything must work again.
         self.at(end + HEAL_US / 2, Happening::Probe);
+        self.at(end + HEAL_US * 3 / 4, Happening::Inspect);
         self.run_until(end + HEAL_US)
     }
 
@@ -305,6 +308,7 @@ impl World {
                 self.notify(Notice::Tick);
             }
             Happening::Probe => self.probe(),
+            Happening::Inspect => self.inspect(),
             Happening::StartNode(node) => self.start_node(node),
             Happening::StartCoordinator => self.start_coordinator(),
         }
@@ -338,6 +342,7 @@ impl Happening {
             Happening::Tick => 9 << 32,
             Happening::Probe => 10 << 32,
             Happening::Part => 11 << 32,
+            Happening::Inspect => 12 << 32,
         }
     }
 }

@@ -69,8 +69,10 @@ impl Orders {
     pub fn on_request(&mut self, now: Now, request: Request, out: &mut Effects) {
         self.replica.asked += 1;
         if !self.held.is_empty() || self.replica.is_crowded() || !self.replica.is_active(now) {
-            // Who sent it has a bounded window, so this list is bounded too.
+            // Who sent it has a bounded window, so this list is bounded too. It must be looked at, also where nothing
+            // else happens.
             self.held.push_back((request, now.steady_us));
+            self.dirty = true;
         } else {
             self.take(now, request, out);
         }

@@ -135,7 +135,6 @@ impl Replica {
 
     /// Begins in this epoch with what is here.
     fn enter(&mut self, now: Now) {
-        self.lost &= !planted(Fault::ForgetLost);
         self.proven = false;
         (self.rescue, self.rescued) = (None, false);
         self.full.clear();
@@ -459,8 +458,7 @@ impl Replica {
 
     /// The store has taken a page.
     pub fn on_filled(&mut self, fill: Epoch) {
-        let counts = |sink: &&mut Sink| sink.since == fill || planted(Fault::LatePageCounts);
-        if let Some(sink) = self.sink.as_mut().filter(counts) {
+        if let Some(sink) = self.sink.as_mut().filter(|sink| sink.since == fill) {
             sink.taken += 1;
             if sink.taken == 1 {
                 (self.applied, self.stable) = (sink.start, sink.start);
