@@ -46,14 +46,12 @@ pub struct Source {
     page: Option<Outgoing>,
     done: u64,
     total: u64,
-    /// Clients come first: after a page it rests, if they asked for something meanwhile.
+    /// Clients come first: it rests after each page.
     rest_until: Micros,
-    /// What they had asked for when the last page was there.
-    asked: u64,
 }
 
 /// It rests for so many times what a page took, so that a fill takes a small part of the processors.
-const REST_TIMES: u64 = 3;
+const REST_TIMES: u64 = 5;
 /// A page that took longer took the time of others.
 const REST_MAX_US: Micros = millis(20);
 
@@ -82,7 +80,6 @@ impl Source {
             done: 0,
             total: 0,
             rest_until: 0,
-            asked: 0,
         }
     }
 
@@ -139,15 +136,13 @@ impl Source {
         &mut self,
         now: Now,
         stream: &Stream,
-        (stable, applied, asked): (Position, Position, u64),
+        (stable, applied): (Position, Position),
         settings: &Settings,
         tasks: &mut Vec<Task>,
         sends: &mut Vec<(NodeId, Message)>,
     ) {
-        let rests = now.steady_us < self.rest_until && asked != self.asked;
-        if self.wants_page() && !rests {
+        if self.wants_page() && now.steady_us >= self.rest_until {
             self.walking = true;
-            self.asked = asked;
             let (fill, cursor) = (self.joining.since, self.cursor.clone());
             tasks.push(Task::Walk(fill, cursor, settings.page_bytes_max));
         }

@@ -67,7 +67,6 @@ impl Orders {
 
     /// A request for the replica that orders: taken at once, or when the view serves and there is room.
     pub fn on_request(&mut self, now: Now, request: Request, out: &mut Effects) {
-        self.replica.asked += 1;
         if !self.held.is_empty() || self.replica.is_crowded() || !self.replica.is_active(now) {
             // Who sent it has a bounded window, so this list is bounded too. It must be looked at, also where nothing
             // else happens.
@@ -173,11 +172,7 @@ impl Orders {
             return None;
         }
         match done {
-            Done::Evaluated(..) => return Some(done),
-            Done::Read(_, Some(_)) => {
-                self.replica.asked += 1;
-                return Some(done);
-            }
+            Done::Evaluated(..) | Done::Read(_, Some(_)) => return Some(done),
             // Whether a record is past its deadline is judged by one clock, that of who orders.
             Done::Read(request, None) if planted(Fault::JudgeExpiryHere) => {
                 return Some(Done::Read(request, Some(Outcome::Nil)));
@@ -191,10 +186,7 @@ impl Orders {
                 self.expire_at = now.steady_us + if more { 0 } else { self.replica.settings.expire_every_us };
             }
             Done::Checked => self.expire_at = now.steady_us + self.replica.settings.expire_every_us,
-            Done::Applied(position) => {
-                self.replica.asked += 1;
-                self.replica.on_applied(now, position);
-            }
+            Done::Applied(position) => self.replica.on_applied(now, position),
             Done::Walked(fill, walked) => self.replica.on_walked(now, fill, walked),
             Done::Filled(fill) => self.replica.on_filled(fill),
             Done::Surveyed(more) => self.replica.on_surveyed(now, more),

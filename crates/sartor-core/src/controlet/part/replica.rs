@@ -73,8 +73,6 @@ pub struct Replica {
     ack_at: Option<Micros>,
     /// When the store goes on with a survey.
     surveying: Surveying,
-    /// How often clients asked something of this replica.
-    pub asked: u64,
     /// How late its followers were at the end of the last turn.
     lags: Vec<(NodeId, Micros)>,
     /// The epochs that ordered entries here, each with its first one.
@@ -111,7 +109,6 @@ impl Replica {
             im_full: false,
             ack_at: None,
             surveying: Surveying::default(),
-            asked: 0,
             lags: Vec::new(),
             epochs: Vec::new(),
             dirty: true,
@@ -496,7 +493,7 @@ impl Replica {
         if let Some(source) = &mut self.source
             && !source.follower.cut
         {
-            let at = (self.stable, self.applied, self.asked);
+            let at = (self.stable, self.applied);
             let tasks = &mut out.effects.tasks;
             source.on_wake(now, &self.stream, at, &self.settings, tasks, &mut out.sends);
         }
