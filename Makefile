@@ -1,7 +1,7 @@
 # make test: everything within 15 minutes on 2 cores. make test-full: the long tier.
 export RUSTDOCFLAGS = -D warnings
 MODES = ms+sc ms+ec
-.PHONY: test test-full lint unit seeds processes release
+.PHONY: test test-full lint unit seeds mutants processes release
 
 test: lint unit seeds processes
 
@@ -23,12 +23,16 @@ seeds: release
 	for mode in $(MODES); do \
 		target/release/sartor sim --mode $$mode --seeds 1000 --first $$(date +%s) || exit 1; done
 
+# Protocol faults planted on purpose, one after the other: the simulator must find each.
+mutants:
+	cargo run --release --features mutants -- sim --mutants
+
 # Real processes, real clients, a real Redis to compare with.
 processes: release
 	tests/setup
 	target/venv/bin/pytest -q tests
 
-test-full: test
+test-full: test mutants
 	cargo run --release -p sartor-model
 	for mode in $(MODES); do \
 		target/release/sartor sim --mode $$mode --seeds 50000 --first $$(date +%s) || exit 1; done

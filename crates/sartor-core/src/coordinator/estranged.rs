@@ -15,11 +15,14 @@ use crate::ids::NodeId;
 use crate::mutants::{Fault, planted};
 use crate::routing::map::ClusterMap;
 use crate::time::{Micros, Now};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 /// A pair that was never estranged before is trusted again after so many times the detection time.
 const CALM_TIMES: u64 = 4;
+/// A pair counts after this part of the detection time, about a heartbeat: a node that hears nobody is missed by one
+/// after the other, and the first of them is not to blame.
+const GRACE_PART: u64 = 5;
 /// The time doubles with each relapse, so often at most.
 const DOUBLINGS_MAX: u32 = 3;
 
@@ -28,6 +31,8 @@ const DOUBLINGS_MAX: u32 = 3;
 pub struct Estranged {
     down_after_us: Micros,
     pairs: BTreeMap<(NodeId, NodeId), Pair>,
+    /// Who misses whom by the present word of either.
+    claims: BTreeSet<(NodeId, NodeId)>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -35,6 +40,9 @@ struct Pair {
     estranged: bool,
     /// They miss each other; else one only was too slow for the other.
     deaf: bool,
+    since: Micros,
+    /// It was known for long enough to hear what others have to say of the two.
+    ripe: bool,
     relapses: u32,
     /// Since when they have reached each other again.
     well_since: Option<Micros>,
@@ -43,12 +51,13 @@ struct Pair {
 impl Estranged {
     /// Nobody is.
     pub fn new(down_after_us: Micros) -> Estranged {
-        Estranged { down_after_us, pairs: BTreeMap::new() }
+        Estranged { down_after_us, pairs: BTreeMap::new(), claims: BTreeSet::new() }
     }
 
     /// Looks for members that miss each other: one's word is not enough, as the other may just be dead. And for those
     /// who take entries or a fill too slowly.
-    pub fn find(&mut self, nodes: &BTreeMap<NodeId, NodeView>, map: &ClusterMap) {
+    pub fn find(&mut self, now: Now, nodes: &BTreeMap<NodeId, NodeView>, map: &ClusterMap) {
+        self.claims.clear();
         for shard in &map.shards {
             for (place, one) in shard.members.iter().enumerate() {
                 let Some(report) = report_of(nodes, shard, *one) else { continue };
@@ -56,19 +65,27 @@ impl Estranged {
                 for other in &shard.members[place + 1..] {
                     let back = report_of(nodes, shard, *other);
                     let back = back.is_some_and(|report| misses(&report.status, one.node));
-                    if back && misses(&report.status, other.node) {
-                        self.part(one.node, other.node, true);
+                    let there = misses(&report.status, other.node);
+                    if back || there {
+                        self.claims.insert((one.node.min(other.node), one.node.max(other.node)));
+                    }
+                    if back && there {
+                        self.part(now, one.node, other.node, true);
                     }
                 }
                 let fill = report.status.fill.filter(|_| report.status.fill_failed).map(|fill| fill.since);
                 // Who was too slow for one is not the first to try next.
                 for slow in &report.status.cut {
-                    self.part(one.node, *slow, false);
+                    self.part(now, one.node, *slow, false);
                 }
                 if let Some(joining) = shard.joining.filter(|joining| Some(joining.since) == fill) {
-                    self.part(one.node, joining.member.node, false);
+                    self.part(now, one.node, joining.member.node, false);
                 }
             }
+        }
+        let grace_us = self.down_after_us / GRACE_PART;
+        for pair in self.pairs.values_mut() {
+            pair.ripe |= now.steady_us >= pair.since + grace_us;
         }
     }
 
@@ -92,13 +109,15 @@ impl Estranged {
         }
     }
 
-    fn part(&mut self, one: NodeId, other: NodeId, deaf: bool) {
+    fn part(&mut self, now: Now, one: NodeId, other: NodeId, deaf: bool) {
         let pair = self.pairs.entry((one.min(other), one.max(other))).or_default();
         if !pair.estranged {
             let relapses = pair.relapses.saturating_add(1);
-            *pair = Pair { estranged: true, deaf, relapses, well_since: None };
+            let (since, ripe, well_since) = (now.steady_us, false, None);
+            *pair = Pair { estranged: true, deaf, since, ripe, relapses, well_since };
+        } else if deaf && !pair.deaf {
+            (pair.deaf, pair.since, pair.ripe) = (true, now.steady_us, false);
         }
-        pair.deaf |= deaf;
     }
 
     /// Those who are, the lower number first.
@@ -117,13 +136,14 @@ impl Estranged {
 
     /// Whether two nodes miss each other, so that they cannot both be members.
     pub fn are_deaf(&self, one: NodeId, other: NodeId) -> bool {
-        self.pair(one, other).is_some_and(|pair| pair.deaf)
+        self.pair(one, other).is_some_and(|pair| pair.deaf && pair.ripe)
     }
 
-    /// How many a node misses.
+    /// How many a node misses, or is missed by.
     pub fn missed_by(&self, node: NodeId) -> usize {
-        let concerns = |(a, b): &(NodeId, NodeId)| *a == node || *b == node;
-        self.pairs.iter().filter(|(nodes, pair)| pair.estranged && pair.deaf && concerns(nodes)).count()
+        let deaf = self.pairs.iter().filter(|(_, pair)| pair.estranged && pair.deaf).map(|(nodes, _)| nodes);
+        let concerns = |(a, b): &&(NodeId, NodeId)| *a == node || *b == node;
+        deaf.chain(&self.claims).filter(concerns).collect::<BTreeSet<_>>().len()
     }
 }
 
@@ -156,14 +176,19 @@ mod tests {
         };
         let nodes = deaf.into_iter().enumerate().map(view).collect();
         let mut estranged = Estranged::new(millis(500));
-        estranged.find(&nodes, &map);
+        estranged.find(Now::default(), &nodes, &map);
+        assert_eq!(estranged.missed_by(NodeId(0)), usize::from(deaf.iter().any(|deaf| !deaf.is_empty())));
+        assert!(!estranged.are_deaf(NodeId(0), NodeId(1)), "others may have something to say");
+        estranged.find(Now { steady_us: millis(100), unix_ms: 0 }, &nodes, &map);
         estranged
     }
 
     #[test]
     fn both_must_miss_each_other() {
         assert_eq!(found([&[1], &[]], false).pairs(), []);
-        assert_eq!(found([&[1], &[0]], false).pairs(), [(NodeId(0), NodeId(1))]);
+        let both = found([&[1], &[0]], false);
+        assert_eq!(both.pairs(), [(NodeId(0), NodeId(1))]);
+        assert!(both.are_deaf(NodeId(1), NodeId(0)));
         let filled = found([&[], &[]], true);
         assert_eq!(filled.pairs(), [(NodeId(1), NodeId(2))], "it takes nothing of a fill");
         assert!(!filled.are_deaf(NodeId(1), NodeId(2)));
@@ -184,7 +209,7 @@ mod tests {
         assert!(tell(&mut estranged, 0, 1500, &[1]));
         assert!(tell(&mut estranged, 0, 3400, &[1]));
         assert!(!tell(&mut estranged, 0, 3500, &[1]));
-        estranged.part(NodeId(1), NodeId(0), true);
+        estranged.part(Now::default(), NodeId(1), NodeId(0), true);
         assert!(tell(&mut estranged, 0, 4100, &[1]));
         assert!(tell(&mut estranged, 0, 8000, &[1]), "a relapse: twice as long");
         assert!(!tell(&mut estranged, 0, 8100, &[1]));

@@ -337,7 +337,7 @@ impl Coordinator {
             None => self.first_map(),
             Some(map) => {
                 let nodes = self.nodes.iter().map(|(id, node)| (*id, self.node_view(now, node))).collect();
-                self.estranged.find(&nodes, map);
+                self.estranged.find(now, &nodes, map);
                 self.next_map(now, map, &nodes)
             }
         };

@@ -253,6 +253,7 @@ mod tests {
     use crate::coordinator::ReplicaReport;
     use crate::ids::{Incarnation, Position, ShardId};
     use crate::routing::map::ClusterMap;
+    use crate::time::Now;
     use alloc::vec;
 
     fn member(node: u16) -> Member {
@@ -371,7 +372,8 @@ mod tests {
         let known = nodes([misses(2), at(1), misses(0), at(0)]);
         let mut chain = shard(&[0, 1, 2], None);
         let mut estranged = Estranged::new(0);
-        estranged.find(&known, &ClusterMap { shards: vec![chain.clone()], ..ClusterMap::default() });
+        let map = ClusterMap { shards: vec![chain.clone()], ..ClusterMap::default() };
+        estranged.find(Now::default(), &known, &map);
         let (load, succession, epoch) = (BTreeMap::new(), Succession::Next, Epoch(6));
         let (nodes, estranged, heard_all, load_max, copies) = (&known, &estranged, true, 3, 3);
         let mut judge = Known { nodes, heard_all, load, load_max, epoch, copies, succession, estranged };
