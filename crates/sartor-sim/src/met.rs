@@ -75,7 +75,7 @@ fn role(world: &World, shard: &Shard, node: u16) -> Option<&'static str> {
 fn phase(world: &World, shard: &Shard) -> &'static str {
     let proven = |node: u16| {
         let node = world.machines.get(usize::from(node)).and_then(|machine| machine.node.as_ref());
-        let reports = node.map(|node| node.reports()).unwrap_or_default();
+        let reports = node.map(sartor_core::node::Node::reports).unwrap_or_default();
         reports
             .iter()
             .any(|report| report.shard == shard.id && report.epoch == shard.epoch && report.status.proven)

@@ -109,10 +109,10 @@ impl Known<'_> {
     /// While any of them may still have it, it waits.
     fn restart(&self, shard: &mut Shard) -> bool {
         let newcomer = newcomer(shard);
-        let mut knowing = shard.members.iter().filter(|member| Some(**member) != newcomer);
-        if !knowing.clone().all(|member| self.is_gone(shard, *member))
-            && !(planted(Fault::RestartWhileAlive) && knowing.any(|member| self.is_gone(shard, *member)))
-        {
+        let knowing = shard.members.iter().filter(|member| Some(**member) != newcomer);
+        let enough = |gone: usize, of: usize| gone == of || (planted(Fault::RestartWhileAlive) && gone > 0);
+        let gone = knowing.clone().filter(|member| self.is_gone(shard, **member)).count();
+        if !enough(gone, knowing.count()) {
             return false;
         }
         let again = |member: &Member| {
