@@ -155,7 +155,7 @@ def test_a_folder_is_started_again_as_it_was(tmp_path):
         # In memory nothing is kept, and nothing old is mixed with it.
         assert all(again.client(node=node).get("k") is None for node in range(3))
         other = subprocess.run([SARTOR, "up", "--dir", str(tmp_path)], capture_output=True, text=True)
-        assert other.returncode == 2 and "another sartor up" in other.stderr
+        assert other.returncode == 2 and "another cluster runs in" in other.stderr
     finally:
         again.end()
 

@@ -17,6 +17,7 @@ const FOUND: &[(&str, u64, &str)] = &[
     ("ms+sc", 894, "the same"),
     ("ms+sc", 4031, "a page of an earlier fill that the store took late counted for the next one"),
     ("ms+sc", 5_007_863, "who was filled again after all data was lost took old writes for writes in flight"),
+    ("ms+sc", 958, "a request that the only copy held, its store empty, was not looked at again"),
     ("ms+ec", 8, "a request that was held did not look again whether it had been done elsewhere"),
     ("ms+ec", 100_284, "the same"),
     ("ms+ec", 101_775, "the same"),
