@@ -97,6 +97,8 @@ def shards_by_slot(cluster):
 
 def killed(cluster, node, _held=None):
     """Kills a node; `sartor up` starts it again, as nobody's replica."""
+    # A coordinator that has just come to lead has heard nobody yet.
+    wait_for(lambda: status(cluster)["nodes"][node]["pid"] > 1, f"node {node} is heard")
     before = status(cluster)
     signalled(before["nodes"][node], signal.SIGKILL)
     wait_healed(cluster, before["epoch"])
