@@ -68,6 +68,10 @@ impl World {
 
     /// Some time after all is healed, every shard has all its copies; nothing had to be given up for that first.
     pub(super) fn inspect(&mut self) {
+        for node in self.machines.iter().filter_map(|machine| machine.node.as_ref()) {
+            self.tell(|| format!("node {}: {:?}", node.id().0, node.reports()));
+        }
+        self.tell(|| format!("{:?}", self.coordinator.as_ref().map(|c| (c.care(), c.outdated()))));
         let estranged = self.coordinator.as_ref().is_none_or(|c| !c.care().estranged.is_empty());
         if estranged || self.plan.lasting.is_some() {
             return;

@@ -141,7 +141,11 @@ impl World {
 
     fn crash_coordinator(&mut self) {
         self.coordinator = None;
-        self.coordinator_paused = None;
+        // Its clock goes on in its next life.
+        let deferred = self.coordinator_paused.take().unwrap_or_default();
+        if deferred.iter().any(|happening| matches!(happening, Happening::Tick)) {
+            self.at(self.now_us, Happening::Tick);
+        }
         self.coordinator_life += 1;
         // What was not synced may be on disk all the same.
         if let Some(map) = self.writing.take()
