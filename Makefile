@@ -19,9 +19,9 @@ release:
 
 # Fixed seeds of every mode, then fresh ones; a failure prints the seed that shows it again.
 seeds: release
-	for mode in $(MODES); do target/release/sartor sim --mode $$mode --seeds 1000 || exit 1; done
+	for mode in $(MODES); do target/release/sartor sim --mode $$mode --seeds 2000 || exit 1; done
 	for mode in $(MODES); do \
-		target/release/sartor sim --mode $$mode --seeds 1000 --first $$(date +%s) || exit 1; done
+		target/release/sartor sim --mode $$mode --seeds 3000 --first $$(date +%s) || exit 1; done
 
 # Protocol faults planted on purpose, one after the other: the simulator must find each.
 mutants:

@@ -47,9 +47,14 @@ def test_what_is_promised_holds(tmp_path, mode, place):
 
 def test_it_notices_a_weaker_promise(tmp_path):
     """ms+ec is not linearizable. Who says that it is must be found out."""
-    done, report = chaos(tmp_path, "--seconds", "4", "--mode", "ms+ec", "--strict", "--faults", "kill")
-    assert done.returncode == 1 and report["violations"] > 0
-    assert "VIOLATION: key" in done.stdout
+
+    def found():
+        done, report = chaos(tmp_path, "--seconds", "4", "--mode", "ms+ec", "--strict", "--faults", "kill")
+        assert done.returncode == (report["violations"] > 0) == ("VIOLATION: key" in done.stdout)
+        return done.returncode
+
+    # Which reads come while a replica is behind is chance.
+    assert any(found() for _ in range(10))
 
 
 @pytest.mark.parametrize("place", ["loopback", pytest.param("hosts", marks=root)])

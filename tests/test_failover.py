@@ -95,14 +95,17 @@ def shards_by_slot(cluster):
     return shard_of
 
 
+def heard(said, node):
+    """What the status that `said` gives says of a node. A coordinator that has just come to lead has heard nobody yet."""
+    return wait_for(lambda: next((n for n in said()["nodes"] if n["id"] == node and n["pid"]), None), f"node {node} is heard")
+
+
 def killed(cluster, node, _held=None):
     """Kills a node; `sartor up` starts it again, as nobody's replica."""
-    # A coordinator that has just come to lead has heard nobody yet.
-    wait_for(lambda: status(cluster)["nodes"][node]["pid"] > 1, f"node {node} is heard")
-    before = status(cluster)
-    signalled(before["nodes"][node], signal.SIGKILL)
+    victim, before = heard(lambda: status(cluster), node), status(cluster)
+    signalled(victim, signal.SIGKILL)
     wait_healed(cluster, before["epoch"])
-    assert status(cluster)["nodes"][node]["pid"] != before["nodes"][node]["pid"]
+    assert status(cluster)["nodes"][node]["pid"] != victim["pid"]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import pytest
 
 from conftest import SARTOR, Cluster, free_port, wait_for
 from history import Load, check_linearizable, check_nothing_lost, longest_gap, without_repeated
-from test_failover import killed, ports, signalled, stopped, survives
+from test_failover import heard, killed, ports, signalled, stopped, survives
 
 FULL = os.environ.get("FULL") == "1"
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -232,14 +232,14 @@ def test_nobody_notices_that_all_coordinators_and_etcd_are_away(etcd):
 def test_an_older_map_is_noticed_and_the_newest_one_heals(etcd):
     with started("--no-restart", etcd=etcd, coordinators=2) as cluster:
         old, _, _ = etcd.keys()["map"]
-        signalled(cluster.status()["nodes"][0], signal.SIGKILL)
+        signalled(heard(cluster.status, 0), signal.SIGKILL)
         taken = lambda: cluster.status(1)["health"] == "healthy" and cluster.status(1)["nodes"][3]["state"] == "up"
         wait_for(taken, "the node is replaced")
         time.sleep(0.3)
         new, epoch = etcd.keys()["map"][0], cluster.status(1)["epoch"]
         etcd.call("kv/put", key=etcd.map_key(), value=old)
         wait_for(lambda: "is older than the map of the nodes" in cluster.banner, "it is noticed")
-        signalled(cluster.status(1)["nodes"][1], signal.SIGKILL)
+        signalled(heard(lambda: cluster.status(1), 1), signal.SIGKILL)
         time.sleep(1.5)
         assert etcd.keys()["map"][0] == old and cluster.status(2)["epoch"] == epoch, "nothing is repaired"
         etcd.call("kv/put", key=etcd.map_key(), value=new)
@@ -264,7 +264,7 @@ def test_a_write_that_arrives_when_another_one_leads(etcd):
     with bad_way(etcd.port) as way, started("--no-restart", etcd=etcd, port=way.port) as cluster:
         old = etcd.leader()
         way.holds = True
-        signalled(cluster.status()["nodes"][0], signal.SIGKILL)
+        signalled(heard(cluster.status, 0), signal.SIGKILL)
         assert way.held.wait(10), "the next map is on its way"
         with stopped(old, 0):
             new = another_leads(etcd, old)

@@ -9,6 +9,7 @@ mod supervise;
 mod up;
 mod verify;
 
+use clap::builder::TypedValueParser;
 use clap::{Parser, Subcommand};
 use std::io::Write;
 use std::path::PathBuf;
@@ -74,6 +75,11 @@ impl Failed {
 /// Prints a line. That nobody reads it any more (`| head`) is no reason to fail.
 pub fn say(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// For a number of things that must not be none: a check of nothing would succeed.
+pub fn at_least_one() -> impl TypedValueParser<Value = u64> {
+    clap::value_parser!(u64).range(1..)
 }
 
 fn main() -> ExitCode {

@@ -17,7 +17,7 @@ mod verdict;
 
 use crate::local::{self, Folder};
 use crate::sim::unknown_mode;
-use crate::{Failed, say};
+use crate::{Failed, at_least_one, say};
 use clap::Args;
 use fault::Kind;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -32,10 +32,10 @@ use std::sync::atomic::AtomicBool;
 #[derive(Args)]
 pub struct ChaosArgs {
     /// Seconds of faults and load in each run
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 60, value_parser = at_least_one())]
     seconds: u64,
     /// How many runs, each with a new cluster
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = at_least_one())]
     runs: u64,
     /// All nodes, standbys included
     #[arg(long, default_value_t = 4)]

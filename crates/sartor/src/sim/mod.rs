@@ -4,7 +4,7 @@
 mod mutants;
 mod seeds;
 
-use crate::{Failed, say};
+use crate::{Failed, at_least_one, say};
 use clap::Args;
 use sartor_core::controlet::{MODES, Mode, mode};
 use sartor_sim::met::PHASES;
@@ -19,7 +19,7 @@ pub struct SimArgs {
     #[arg(long, default_value = "ms+sc")]
     mode: String,
     /// How many seeds
-    #[arg(long, default_value_t = 1000)]
+    #[arg(long, default_value_t = 1000, value_parser = at_least_one())]
     seeds: u64,
     /// The first one
     #[arg(long, default_value_t = 0)]
@@ -31,26 +31,23 @@ pub struct SimArgs {
     #[arg(long, requires = "seed")]
     trace: bool,
     /// Simulated seconds of faults and load for each
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 60, value_parser = at_least_one())]
     seconds: u64,
     /// Print how often each fault met each role in each phase
     #[arg(long)]
     met: bool,
-    /// Plant each known protocol fault in turn, and see that it is found
-    #[cfg(feature = "mutants")]
+    /// Plant each known protocol fault in turn, and see that it is found; needs a build with --features mutants
     #[arg(long)]
     mutants: bool,
     /// Only this one
-    #[cfg(feature = "mutants")]
     #[arg(long, requires = "mutants")]
     mutant: Option<String>,
 }
 
 /// Runs the verb.
 pub fn run(args: &SimArgs) -> Result<(), Failed> {
-    #[cfg(feature = "mutants")]
     if args.mutants {
-        return mutants::run(args.mutant.as_deref());
+        return run_mutants(args.mutant.as_deref());
     }
     let Some(mode) = mode(MODES, &args.mode) else { return Err(unknown_mode(&args.mode)) };
     let config =
@@ -74,6 +71,18 @@ pub fn run(args: &SimArgs) -> Result<(), Failed> {
         true => Ok(()),
         false => Err(Failed::other(format!("{} seeds failed", failures.len()))),
     }
+}
+
+#[cfg(feature = "mutants")]
+fn run_mutants(only: Option<&str>) -> Result<(), Failed> {
+    mutants::run(only)
+}
+
+#[cfg(not(feature = "mutants"))]
+fn run_mutants(_only: Option<&str>) -> Result<(), Failed> {
+    Err(Failed::input(
+        "this build has no faults to plant; use: cargo run --release --features mutants -- sim --mutants",
+    ))
 }
 
 fn print_total(mode: &Mode, total: &Summary, passed: u64, count: u64, took: Duration) {

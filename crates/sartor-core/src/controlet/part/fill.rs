@@ -10,7 +10,7 @@
 //! be remembered. (TPDS 4.2, "recovery mode"; Machi's chain repair shows what goes wrong without the order.)
 
 use super::answers::Answers;
-use super::follower::Follower;
+use super::follower::{Follower, resend_after};
 use super::message::{Ack, Message, Page};
 use super::once::{Left, Names};
 use super::stream::Stream;
@@ -64,6 +64,8 @@ struct Outgoing {
     message: Message,
     /// When it was last sent; it has a time of its own, as entries go on being ordered meanwhile.
     sent_at: Option<Micros>,
+    /// How often it was sent again.
+    again: u32,
 }
 
 impl Source {
@@ -103,7 +105,7 @@ impl Source {
         let records = walked.records.len() as u64;
         let (fill, number, at) = (self.joining.since, self.pages, walked.at);
         let message = Message::Page(Page { fill, number, at, records: walked.records, answers, names });
-        self.page = Some(Outgoing { since: now.steady_us, at, records, message, sent_at: None });
+        self.page = Some(Outgoing { since: now.steady_us, at, records, message, sent_at: None, again: 0 });
         if self.pages == 1 {
             self.follower = Follower::new(now, self.follower.node, at.sequence);
         }
@@ -150,7 +152,9 @@ impl Source {
         self.follower.cut |= self.page.as_ref().is_some_and(old);
         if self.resend_at(settings).is_some_and(|at| now.steady_us >= at) {
             self.follower.rewind(now);
-            self.page.iter_mut().for_each(|page| page.sent_at = None);
+            if let Some(page) = &mut self.page {
+                (page.sent_at, page.again) = (None, page.again + 1);
+            }
         }
         if self.pages == 0 {
             return;
@@ -179,8 +183,8 @@ impl Source {
 
     /// When a page that is on its way is to be sent again.
     fn resend_at(&self, settings: &Settings) -> Option<Micros> {
-        let sent_at = self.page.as_ref().and_then(|page| page.sent_at)?;
-        (!planted(Fault::NoResend)).then_some(sent_at + settings.resend_us)
+        let page = self.page.as_ref()?;
+        Some(page.sent_at? + resend_after(settings, page.again)).filter(|_| !planted(Fault::NoResend))
     }
 
     /// How far it is. Nobody is ready before the source's view has served: until then, a member of an older

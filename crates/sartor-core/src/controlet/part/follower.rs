@@ -24,6 +24,8 @@ pub struct Follower {
     pub cut: bool,
     /// When the entries on their way were sent, or some of them last acknowledged.
     progress_at: Micros,
+    /// How often they were sent again since.
+    again: u32,
     /// When it last acknowledged something new, or began to be behind.
     acked_at: Micros,
     /// What it lacks: when entries up to which one were ordered, a few at a time.
@@ -59,6 +61,12 @@ const LACKS_EVERY_US: Micros = millis(5);
 /// No more items than this: what comes later counts as ordered with the last.
 const LACKS_MAX: usize = 1024;
 
+/// How long to wait for an acknowledgement of what was sent again so often already: longer each time, as on a narrow link
+/// each copy only joins the queue of those before it.
+pub fn resend_after(settings: &Settings, again: u32) -> Micros {
+    settings.resend_us << again.min(3)
+}
+
 impl Follower {
     /// Has everything up to `acked`; what comes next is sent to it.
     pub fn new(now: Now, node: NodeId, acked: u64) -> Follower {
@@ -70,6 +78,7 @@ impl Follower {
             start: acked,
             cut: false,
             progress_at: at,
+            again: 0,
             acked_at: at,
             lacks: VecDeque::new(),
             pace: Pace::new(now),
@@ -128,6 +137,7 @@ impl Follower {
         self.acked = sequence;
         self.sent = self.sent.max(sequence);
         self.progress_at = now.steady_us;
+        self.again = 0;
         self.acked_at = now.steady_us;
         true
     }
@@ -145,7 +155,7 @@ impl Follower {
 
     /// When that will be.
     pub fn overdue_at(&self, settings: &Settings) -> Micros {
-        self.progress_at + settings.resend_us
+        self.progress_at + resend_after(settings, self.again)
     }
 
     /// Whether it is behind `last` and has not got on for too long.
@@ -169,6 +179,7 @@ impl Follower {
     ) {
         if self.sent > self.acked && self.is_overdue(now, settings) {
             self.rewind(now);
+            self.again += 1;
         }
         while stream.bytes_between(self.acked, self.sent) < settings.window_bytes_max {
             let Some((last, batch)) = stream.batch(self.sent + 1, to, settings.batch_bytes_max) else {

@@ -546,7 +546,8 @@ impl Replica {
             }
         }
         let late = |f: &Follower| (f.node, if f.cut { 0 } else { f.lag(now) });
-        self.lags = self.followers.iter().map(late).filter(|(_, lag)| *lag > 0).collect();
+        self.lags.clear();
+        self.lags.extend(self.followers.iter().map(late).filter(|(_, lag)| *lag > 0));
         let least = self.followers.iter().filter(|f| !f.cut).map(|f| f.acked).min().unwrap_or(last);
         if let Some(source) = self.source.as_mut().filter(|_| crowded) {
             let slow = source.follower.acked < least && self.stream.bytes() > self.settings.stream_bytes_max;
