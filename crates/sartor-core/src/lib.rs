@@ -39,3 +39,4 @@ pub mod stores;
 pub mod survey;
 pub mod time;
 pub mod wire;
+pub mod workload;

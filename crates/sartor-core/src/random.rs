@@ -40,6 +40,11 @@ impl Random {
         low + self.below(high - low + 1)
     }
 
+    /// A number in 0..1, 1 left out.
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     /// True in `percent` of 100 cases.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent

@@ -1,5 +1,6 @@
-//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `verify`, `sim`, `chaos`.
+//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `verify`, `bench`, `sim`, `chaos`.
 
+mod bench;
 mod chaos;
 mod local;
 mod resp;
@@ -43,6 +44,8 @@ enum Verb {
     Status(status::StatusArgs),
     /// Compare the copies of each shard, while the cluster serves
     Verify(verify::VerifyArgs),
+    /// Load a key-value store, and tell how it did
+    Bench(bench::BenchArgs),
     /// Simulate a mode under faults, seed by seed
     Sim(sim::SimArgs),
     /// Run a cluster of processes under faults and check what clients saw
@@ -103,6 +106,7 @@ fn main() -> ExitCode {
             .and_then(|config| sartor_server::coordinator::run(&config).map_err(Failed::other)),
         Verb::Status(args) => status::run(&args),
         Verb::Verify(args) => verify::run(&args),
+        Verb::Bench(args) => bench::run(&args),
         Verb::Sim(args) => sim::run(&args),
         Verb::Chaos(args) => chaos::run(&args),
     };

@@ -1,0 +1,177 @@
+//! Where to connect: TCP addresses and Unix sockets.
+
+use super::protocol::{Key, Parsed, Protocol};
+use mio::event::Source;
+use mio::net::{TcpStream, UnixStream};
+use mio::{Interest, Registry, Token};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A first connection must be there within this time.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
+/// An address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A TCP port.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl Target {
+    /// `HOST:PORT`, or `unix:` and a path.
+    pub fn parse(text: &str) -> Result<Target, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Target::Unix(path.into()));
+        }
+        let wrong =
+            |error: io::Error| format!("no such target '{text}': {error}; write HOST:PORT or unix:/path");
+        let mut found = text.to_socket_addrs().map_err(wrong)?;
+        found.next().map(Target::Tcp).ok_or_else(|| format!("'{text}' has no address"))
+    }
+
+    /// A connection that is there.
+    pub fn connect(&self) -> io::Result<Stream> {
+        match self {
+            Target::Tcp(addr) => {
+                let stream = std::net::TcpStream::connect_timeout(addr, CONNECT_WITHIN)?;
+                stream.set_nonblocking(true)?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(TcpStream::from_std(stream)))
+            }
+            Target::Unix(path) => {
+                let stream = std::os::unix::net::UnixStream::connect(path)?;
+                stream.set_nonblocking(true)?;
+                Ok(Stream::Unix(UnixStream::from_std(stream)))
+            }
+        }
+    }
+
+    /// A connection that may be there later: it becomes writable then.
+    pub fn begin_connect(&self) -> io::Result<Stream> {
+        Ok(match self {
+            Target::Tcp(addr) => Stream::Tcp(TcpStream::connect(*addr)?),
+            Target::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
+        })
+    }
+
+    /// Sends one read and looks whether what comes back is of this protocol.
+    pub fn probe(&self, protocol: Protocol) -> Result<(), String> {
+        let unreachable = |error: io::Error| format!("cannot connect to {self}: {error}");
+        let mut request = Vec::new();
+        protocol.get(&mut request, Key { record: 0, bytes: 16 });
+        let answer = match self {
+            Target::Tcp(addr) => {
+                let stream =
+                    std::net::TcpStream::connect_timeout(addr, CONNECT_WITHIN).map_err(unreachable)?;
+                let _ = stream.set_read_timeout(Some(CONNECT_WITHIN));
+                first_bytes(stream, &request)
+            }
+            Target::Unix(path) => {
+                let stream = std::os::unix::net::UnixStream::connect(path).map_err(unreachable)?;
+                let _ = stream.set_read_timeout(Some(CONNECT_WITHIN));
+                first_bytes(stream, &request)
+            }
+        };
+        let answer = answer.map_err(|error| format!("{self} does not answer: {error}"))?;
+        match protocol.parse(&answer) {
+            Parsed::Answer(..) => Ok(()),
+            _ => Err(format!("{self} does not speak {}; see --protocol", protocol.name())),
+        }
+    }
+}
+
+/// What comes first, up to a line end.
+fn first_bytes(mut stream: impl Read + Write, request: &[u8]) -> io::Result<Vec<u8>> {
+    stream.write_all(request)?;
+    let mut answer = vec![0; 4096];
+    let mut length = 0;
+    while length < answer.len() && !answer[..length].contains(&b'\n') {
+        match stream.read(&mut answer[length..])? {
+            0 if length == 0 => return Err(ErrorKind::UnexpectedEof.into()),
+            0 => break,
+            count => length += count,
+        }
+    }
+    answer.truncate(length);
+    Ok(answer)
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Target::Tcp(addr) => write!(f, "{addr}"),
+            Target::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A connection of either kind.
+pub enum Stream {
+    /// TCP.
+    Tcp(TcpStream),
+    /// Unix.
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Lets its readiness be told under this token.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        match self {
+            Stream::Tcp(stream) => stream.register(registry, token, interest),
+            Stream::Unix(stream) => stream.register(registry, token, interest),
+        }
+    }
+
+    /// Whether a begun connection is there; an error if it never will be.
+    pub fn is_connected(&self) -> io::Result<bool> {
+        let (error, peer) = match self {
+            Stream::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
+            Stream::Unix(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
+        };
+        match (error, peer) {
+            (Some(error), _) => Err(error),
+            (None, Err(error)) if error.kind() == ErrorKind::NotConnected => Ok(false),
+            (None, peer) => {
+                if let Stream::Tcp(stream) = self {
+                    stream.set_nodelay(true)?;
+                }
+                peer.map(|()| true)
+            }
+        }
+    }
+
+    /// Reads what is there.
+    pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(into),
+            Stream::Unix(stream) => stream.read(into),
+        }
+    }
+
+    /// Writes what goes.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_addresses_or_paths() {
+        assert_eq!(Target::parse("unix:/tmp/s").unwrap(), Target::Unix("/tmp/s".into()));
+        assert_eq!(Target::parse("127.0.0.1:80").unwrap(), Target::Tcp(([127, 0, 0, 1], 80).into()));
+        for wrong in ["", "127.0.0.1", "127.0.0.1:http:"] {
+            assert!(Target::parse(wrong).unwrap_err().contains("HOST:PORT"));
+        }
+    }
+}
