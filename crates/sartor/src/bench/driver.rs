@@ -11,7 +11,7 @@
 use super::connection::{Connection, Part, Pending, Reading, State};
 use super::pace::{Schedule, Timer};
 use super::plan::{Amount, Plan, Waits};
-use super::protocol::{Answer, Key};
+use super::protocol::Answer;
 use super::record::Record;
 use mio::{Events, Poll, Token};
 use sartor_core::workload::{Action, Generator};
@@ -329,7 +329,7 @@ impl<'a> Driver<'a> {
 
     fn encode(&mut self, index: usize, pending: Pending) {
         let (plan, connection) = (self.plan, &mut self.connections[index]);
-        let key = Key { record: pending.record, bytes: plan.workload.key_bytes.of(pending.record) };
+        let key = plan.key(pending.record);
         connection.pending.push_back(pending);
         if matches!(pending.part, Part::Whole(Action::Read) | Part::ReadFirst) {
             return plan.protocol.get(&mut connection.out, key);

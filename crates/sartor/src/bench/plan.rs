@@ -4,7 +4,7 @@ use super::args::BenchArgs;
 use super::cpu::Processes;
 use super::pace::Arrivals;
 use super::properties::Properties;
-use super::protocol::{KEY_PREFIX, Protocol};
+use super::protocol::{KEY_PREFIX, Key, Protocol};
 use super::target::Target;
 use clap::ValueEnum;
 use sartor_core::workload::keys::{DISTRIBUTIONS, Distribution};
@@ -178,8 +178,7 @@ impl Plan {
 
     /// Whether all keys differ.
     fn check_keys(&self) -> Result<(), String> {
-        let digits = self.records.to_string().len() + 1;
-        let needed = KEY_PREFIX.len() + digits;
+        let needed = self.shortest_key() as usize;
         let shortest = match self.workload.key_bytes {
             Sizes::Fixed(size) | Sizes::Uniform(size, _) => size as usize,
             Sizes::EtcKeys | Sizes::EtcValues => return Ok(()),
@@ -191,6 +190,16 @@ impl Plan {
             ));
         }
         Ok(())
+    }
+
+    /// So long a key has room for the number of any record, and for some that are inserted.
+    fn shortest_key(&self) -> u32 {
+        KEY_PREFIX.len() as u32 + self.records.ilog10() + 2
+    }
+
+    /// The key of a record.
+    pub fn key(&self, record: u64) -> Key {
+        Key { record, bytes: self.workload.key_bytes.of(record).max(self.shortest_key()) }
     }
 
     fn check_mix(&self) -> Result<(), String> {
@@ -365,6 +374,15 @@ mod tests {
             let error = plan(line).unwrap_err();
             assert!(error.contains(wanted) && !error.trim().contains('\n'), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn keys_have_room_for_their_number_also_where_lengths_are_drawn() {
+        let plan = plan("-w etc --keys 1000000000").unwrap();
+        let short = (0..100_000).filter(|record| plan.workload.key_bytes.of(*record) < 14);
+        let short: Vec<u64> = short.collect();
+        assert!(!short.is_empty());
+        assert!(short.into_iter().all(|record| plan.key(record).bytes == 15));
     }
 
     #[test]
