@@ -102,6 +102,7 @@ def redis(port, replicas=0, options=(), name=None):
 
     def steps(layout):
         common = ["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--repl-diskless-sync-delay", "0"]
+        common += ["--maxclients", "20000"]
         for i in range(replicas + 1):
             follows = ["--replicaof", "127.0.0.1", str(port)] if i else []
             layout.start(server, "--port", str(port + i), *common, *follows)
