@@ -11,6 +11,8 @@
 //! one to know how a record lies in the store ([`Layout`]).
 
 use crate::datalet::{Cursor, Datalet, DataletError, Page};
+use crate::deadlines::{Deadlines, Deletes};
+use crate::entry::{Entry, Packer, Write};
 use crate::ids::{Epoch, Position};
 use crate::mutants::{Fault, planted};
 use crate::operation::{
@@ -18,12 +20,12 @@ use crate::operation::{
 };
 use crate::record::{Layout, Meta, Record};
 use crate::routing::slot::slot_of;
+use crate::run::{AnswerPacker, Deed, Run, Step};
+use crate::shelf::Shelf;
 use crate::survey::{Report, Survey, hash_of};
 use crate::time::Now;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
-use alloc::vec;
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
 
@@ -91,6 +93,14 @@ impl Done {
 }
 
 impl Task {
+    /// Whether it looks at several keys.
+    pub fn is_run(&self) -> bool {
+        let (Task::Evaluate(Request { op, .. }, _) | Task::Read(Request { op, .. })) = self else {
+            return false;
+        };
+        matches!(op, Op::Run(run) if run.len() > 1)
+    }
+
     fn into_request(self) -> Option<Request> {
         match self {
             Task::Evaluate(request, _) | Task::Read(request) => Some(request),
@@ -111,77 +121,6 @@ pub struct Walked {
     pub at: Position,
     /// How many records the replica holds.
     pub total: u64,
-}
-
-/// A numbered change of a shard, the unit of replication. All of it is applied, or none.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Entry {
-    /// Its place in the shard's history.
-    pub position: Position,
-    /// What changes.
-    pub writes: Writes,
-}
-
-/// One write, nearly always; an atomic batch has more.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Writes {
-    /// One.
-    One(Write),
-    /// Several, or none where only an answer is to be remembered.
-    Many(Vec<Write>),
-}
-
-/// The effect of an operation: the same on every replica, whatever their clocks say.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Write {
-    /// The key holds this from now on.
-    Put {
-        /// The key.
-        key: Bytes,
-        /// The user's value.
-        value: Bytes,
-        /// When it expires, in ms since 1970.
-        deadline_ms: Option<u64>,
-    },
-    /// The key is gone.
-    Delete {
-        /// The key.
-        key: Bytes,
-    },
-    /// Everything is gone.
-    Clear,
-    /// Nothing changes; each replica begins a survey of what it holds here.
-    Survey,
-}
-
-impl Write {
-    /// About how many bytes it holds.
-    pub fn size(&self) -> usize {
-        match self {
-            Write::Put { key, value, .. } => key.len() + value.len(),
-            Write::Delete { key } => key.len(),
-            Write::Clear | Write::Survey => 0,
-        }
-    }
-}
-
-impl Writes {
-    /// All of them.
-    pub fn as_slice(&self) -> &[Write] {
-        match self {
-            Writes::One(write) => core::slice::from_ref(write),
-            Writes::Many(writes) => writes,
-        }
-    }
-
-    /// The writes of a list; none if it is empty.
-    pub fn from_vec(mut writes: Vec<Write>) -> Option<Writes> {
-        match writes.len() {
-            0 => None,
-            1 => writes.pop().map(Writes::One),
-            _ => Some(Writes::Many(writes)),
-        }
-    }
 }
 
 /// Bounds of a keeper.
@@ -206,6 +145,10 @@ pub struct Keeper {
     deadlines: Deadlines,
     deletes: Deletes,
     arena: BytesMut,
+    /// What the operation that is being decided has changed so far.
+    changes: Packer,
+    /// What the steps of the run that is being decided answered so far.
+    answers: AnswerPacker,
     limits: KeeperLimits,
     /// The store failed once: what it holds is not known any more.
     broken: Option<DataletError>,
@@ -218,19 +161,19 @@ pub struct Keeper {
 
 /// An operation on one key, decided or not for us to decide.
 enum Verdict {
-    Decided(Outcome, Option<Write>),
+    Decided(Outcome),
     Dead,
 }
 
 impl Keeper {
     /// Keeps records in `store`, metas included.
     pub fn enveloped(store: Box<dyn Datalet>, limits: KeeperLimits) -> Keeper {
-        Keeper::new(Shelf { store, metas: None, scratch: Vec::new() }, limits)
+        Keeper::new(Shelf::new(store, None), limits)
     }
 
     /// Keeps values raw in `store` and their metas in `metas`.
     pub fn beside(store: Box<dyn Datalet>, metas: Box<dyn Datalet>, limits: KeeperLimits) -> Keeper {
-        Keeper::new(Shelf { store, metas: Some(metas), scratch: Vec::new() }, limits)
+        Keeper::new(Shelf::new(store, Some(metas)), limits)
     }
 
     fn new(shelf: Shelf, limits: KeeperLimits) -> Keeper {
@@ -241,6 +184,8 @@ impl Keeper {
             deadlines: Deadlines::default(),
             deletes: Deletes::default(),
             arena: BytesMut::new(),
+            changes: Packer::default(),
+            answers: AnswerPacker::default(),
             limits,
             broken: None,
             full: false,
@@ -262,16 +207,17 @@ impl Keeper {
     #[must_use]
     pub fn starting_in(mut self, epoch: Epoch) -> Keeper {
         self.position = Position { epoch, sequence: 0 };
-        self.deletes.all = self.position;
+        self.deletes = Deletes::since(self.position);
         self
     }
 
     /// A hint that this task will be run soon.
     pub fn expect(&mut self, task: &Task) {
-        if let Task::Evaluate(Request { op: Op::Key(key, _), .. }, _)
-        | Task::Read(Request { op: Op::Key(key, _), .. }) = task
-        {
-            self.shelf.store.expect(key);
+        let (Task::Evaluate(Request { op, .. }, _) | Task::Read(Request { op, .. })) = task else { return };
+        match op {
+            Op::Key(key, _) => self.shelf.store.expect(key),
+            Op::Run(run) => run.steps().for_each(|step| self.shelf.store.expect(step.key)),
+            _ => {}
         }
     }
 
@@ -333,6 +279,7 @@ impl Keeper {
 
     fn fail(&mut self, request: Option<Request>, error: DataletError) -> Done {
         let done = broken(request, &error);
+        self.changes.clear();
         self.end_survey("its store failed");
         self.broken = Some(error);
         done
@@ -386,38 +333,67 @@ impl Keeper {
     }
 
     fn evaluate(&mut self, now: Now, request: Request, epoch: Epoch) -> Done {
-        if self.full && request.op.grows() {
-            let text = "command not allowed when used memory > 'maxmemory'.";
-            return Done::Evaluated(request, Failure::outcome(FailureKind::Full, text), None);
+        // The steps of a run are looked at one by one.
+        if self.full && request.op.grows() && !matches!(request.op, Op::Run(_)) {
+            return Done::Evaluated(request, out_of_memory(FULL), None);
         }
         let position = self.position.next(epoch);
         // What is remembered has a place in the history, also where it changes nothing.
         let (op, remembered) = match &request.op {
-            Op::Once(once) => (&once.op, Some(Writes::Many(Vec::new()))),
-            op => (op, None),
+            Op::Once(once) => (&once.op, true),
+            op => (op, false),
         };
-        let decided = match op {
-            Op::Key(key, action) => match self.decide_key(now, key, action, Some(position)) {
-                Ok(Verdict::Decided(outcome, write)) => Ok((outcome, write.map(Writes::One))),
-                Ok(Verdict::Dead) => unreachable!("who orders judges records past their deadline"),
-                Err(error) => Err(error),
-            },
-            Op::Batch(batch) => self.decide_batch(now, batch, position),
-            Op::Clear => self.clear(position).map(|()| (Outcome::Done, Some(Writes::One(Write::Clear)))),
-            Op::Survey => self
-                .begin_survey(position)
-                .map(|()| (Outcome::Version(Version::Written(position)), Some(Writes::One(Write::Survey)))),
-            other => self.overview(now, other, true).map(|outcome| (outcome.unwrap_or(Outcome::Nil), None)),
-        };
-        match decided {
-            Ok((outcome, writes)) => {
-                let entry = writes.or(remembered).map(|writes| Entry { position, writes });
-                if entry.is_some() {
-                    self.position = position;
-                }
+        match self.decide(now, op, position) {
+            Ok(outcome) => {
+                let entry = self.take_entry(position, remembered);
                 Done::Evaluated(request, outcome, entry)
             }
             Err(error) => self.fail(Some(request), error),
+        }
+    }
+
+    fn decide(&mut self, now: Now, op: &Op, position: Position) -> Result<Outcome, DataletError> {
+        match op {
+            Op::Key(key, action) => self.order_key(now, key, action, position),
+            Op::Batch(batch) => self.decide_batch(now, batch, position),
+            Op::Run(run) => Ok(self.run_steps(now, run, Some(position))?.unwrap_or(Outcome::Nil)),
+            Op::Clear => {
+                self.change(Write::Clear, position)?;
+                Ok(Outcome::Done)
+            }
+            Op::Survey => {
+                self.change(Write::Survey, position)?;
+                Ok(Outcome::Version(Version::Written(position)))
+            }
+            other => Ok(self.overview(now, other, true)?.unwrap_or(Outcome::Nil)),
+        }
+    }
+
+    /// What was changed, as the entry at `position`; an empty one only if something is to be remembered there.
+    fn take_entry(&mut self, position: Position, remembered: bool) -> Option<Entry> {
+        if self.changes.is_empty() && !remembered {
+            return None;
+        }
+        self.position = position;
+        Some(Entry { position, writes: self.changes.take() })
+    }
+
+    /// Does what an entry at `position` will tell the other replicas to do.
+    fn change(&mut self, write: Write<'_>, position: Position) -> Result<(), DataletError> {
+        self.changes.push(write);
+        self.write(write, position)
+    }
+
+    fn order_key(
+        &mut self,
+        now: Now,
+        key: &[u8],
+        action: &Action,
+        position: Position,
+    ) -> Result<Outcome, DataletError> {
+        match self.decide_key(now, key, action, Some(position))? {
+            Verdict::Decided(outcome) => Ok(outcome),
+            Verdict::Dead => unreachable!("who orders judges records past their deadline"),
         }
     }
 
@@ -425,6 +401,7 @@ impl Keeper {
         let outcome = match &request.op {
             Op::Key(key, action) => self.decide_key(now, key, action, None).map(outcome_of),
             Op::Batch(batch) => self.read_batch(now, batch),
+            Op::Run(run) => self.run_steps(now, run, None),
             other => self.overview(now, other, false),
         };
         match outcome {
@@ -437,7 +414,7 @@ impl Keeper {
     fn decide_key(
         &mut self,
         now: Now,
-        key: &Bytes,
+        key: &[u8],
         action: &Action,
         order: Option<Position>,
     ) -> Result<Verdict, DataletError> {
@@ -465,44 +442,35 @@ impl Keeper {
         let position = order.filter(|_| dead).unwrap_or(context.position);
         let context = Context { position, ..context };
         let (outcome, change) = decided.unwrap_or_else(|| evaluate(action, None, &context, arena));
-        let write = match change {
-            Change::None if !dead => return Ok(Verdict::Decided(outcome, None)),
-            Change::None | Change::Delete => Write::Delete { key: key.clone() },
-            Change::Put { value, deadline_ms } => Write::Put { key: key.clone(), value, deadline_ms },
+        let write = match &change {
+            Change::None if !dead => return Ok(Verdict::Decided(outcome)),
+            Change::None | Change::Delete => Write::Delete { key },
+            Change::Put { value, deadline_ms } => Write::Put { key, value, deadline_ms: *deadline_ms },
         };
         let Some(position) = order else { unreachable!("reads change nothing") };
-        self.write(&write, position)?;
-        Ok(Verdict::Decided(outcome, Some(write)))
+        self.change(write, position)?;
+        Ok(Verdict::Decided(outcome))
     }
 
-    fn decide_batch(
-        &mut self,
-        now: Now,
-        batch: &Batch,
-        position: Position,
-    ) -> Result<(Outcome, Option<Writes>), DataletError> {
+    fn decide_batch(&mut self, now: Now, batch: &Batch, position: Position) -> Result<Outcome, DataletError> {
         for (key, version) in &batch.watched {
             if !self.is_unchanged(now, key, *version)? {
-                return Ok((Outcome::Aborted, None));
+                return Ok(Outcome::Aborted);
             }
         }
         let mut outcomes = Vec::with_capacity(batch.steps.len());
-        let mut writes = Vec::new();
         let mut budget = Budget(self.limits.batch_bytes_max);
         for step in &batch.steps {
             let outcome = match step {
                 step if !budget.allows(step) => budget.refusal(),
-                Op::Key(key, action) => match self.decide_key(now, key, action, Some(position))? {
-                    Verdict::Decided(outcome, write) => {
-                        budget.charge(write.as_ref().map_or(0, Write::size));
-                        writes.extend(write);
-                        outcome
-                    }
-                    Verdict::Dead => unreachable!("who orders judges records past their deadline"),
-                },
+                Op::Key(key, action) => {
+                    let before = self.changes.bytes();
+                    let outcome = self.order_key(now, key, action, position)?;
+                    budget.charge(self.changes.bytes() - before);
+                    outcome
+                }
                 Op::Clear => {
-                    self.clear(position)?;
-                    writes.push(Write::Clear);
+                    self.change(Write::Clear, position)?;
                     Outcome::Done
                 }
                 other => self.overview(now, other, true)?.unwrap_or(Outcome::Nil),
@@ -510,7 +478,58 @@ impl Keeper {
             budget.spend(&outcome);
             outcomes.push(outcome);
         }
-        Ok((Outcome::Many(outcomes), Writes::from_vec(writes)))
+        Ok(Outcome::Many(outcomes))
+    }
+
+    /// The commands of a run, one after the other; none if the replica that orders must judge one.
+    fn run_steps(
+        &mut self,
+        now: Now,
+        run: &Run,
+        order: Option<Position>,
+    ) -> Result<Option<Outcome>, DataletError> {
+        self.answers.clear();
+        for Step { key, deed } in run.steps() {
+            match deed {
+                deed if self.full && deed.grows() => self.answers.push(&out_of_memory(FULL)),
+                deed if run.refuses_growth() && deed.grows() => {
+                    self.answers.push(&out_of_memory(FULL_ELSEWHERE));
+                }
+                Deed::Get => match self.get(now, key)? {
+                    Some(true) => {}
+                    Some(false) => self.answers.nil(),
+                    None => {
+                        let Some(position) = order else { return Ok(None) };
+                        self.change(Write::Delete { key }, position)?;
+                        self.answers.nil();
+                    }
+                },
+                Deed::Set(value) => {
+                    let Some(position) = order else { unreachable!("reads change nothing") };
+                    self.change(Write::Put { key, value, deadline_ms: None }, position)?;
+                    self.answers.done();
+                }
+                Deed::Other(action) => match self.decide_key(now, key, &action, order)? {
+                    Verdict::Decided(outcome) => self.answers.push(&outcome),
+                    Verdict::Dead => return Ok(None),
+                },
+            }
+        }
+        Ok(Some(Outcome::Run(self.answers.take())))
+    }
+
+    /// Adds the value of a key to the answers: whether it is there; none if it is past its deadline.
+    fn get(&mut self, now: Now, key: &[u8]) -> Result<Option<bool>, DataletError> {
+        let (mut found, answers) = (Some(false), &mut self.answers);
+        self.shelf.get(key, &mut |meta, value| {
+            if meta.is_dead(now.unix_ms) {
+                found = None;
+            } else {
+                answers.value(value);
+                found = Some(true);
+            }
+        })?;
+        Ok(found)
     }
 
     fn read_batch(&mut self, now: Now, batch: &Batch) -> Result<Option<Outcome>, DataletError> {
@@ -534,7 +553,13 @@ impl Keeper {
         match op {
             Op::Len => Ok(Some(Outcome::Integer(self.shelf.store.len()? as i64))),
             Op::Scan(scan) => self.scan(now, scan, orders),
-            Op::Key(..) | Op::Batch(_) | Op::Clear | Op::Survey | Op::Wait { .. } | Op::Once(_) => {
+            Op::Key(..)
+            | Op::Batch(_)
+            | Op::Run(_)
+            | Op::Once(_)
+            | Op::Clear
+            | Op::Survey
+            | Op::Wait { .. } => {
                 Ok(Some(Failure::outcome(FailureKind::Unsupported, "not allowed inside of a batch")))
             }
         }
@@ -577,12 +602,12 @@ impl Keeper {
             self.position.sequence + 1,
             "entries are applied in order, without a gap"
         );
-        for (place, write) in entry.writes.as_slice().iter().enumerate() {
+        for (place, write) in entry.writes.iter().enumerate() {
             if place > 0 && planted(Fault::TornBatch) {
                 break;
             }
-            let forever = planted(Fault::LoseDeadlines).then(|| without_deadline(write));
-            self.write(forever.as_ref().unwrap_or(write), entry.position)?;
+            let write = if planted(Fault::LoseDeadlines) { without_deadline(write) } else { write };
+            self.write(write, entry.position)?;
         }
         self.position = entry.position;
         Ok(())
@@ -597,17 +622,10 @@ impl Keeper {
         let position = self.position.next(epoch);
         let due = self.deadlines.due(now.unix_ms, limit);
         let more = due.len() == limit;
-        let mut writes = Vec::with_capacity(due.len());
         for key in due {
-            let write = Write::Delete { key };
-            self.write(&write, position)?;
-            writes.push(write);
+            self.change(Write::Delete { key: &key }, position)?;
         }
-        let entry = Writes::from_vec(writes).map(|writes| Entry { position, writes });
-        if entry.is_some() {
-            self.position = position;
-        }
-        Ok((entry, more))
+        Ok((self.take_entry(position, false), more))
     }
 
     fn walk(&mut self, mut cursor: Cursor, bytes_max: usize) -> Result<Walked, DataletError> {
@@ -639,14 +657,14 @@ impl Keeper {
         Ok(())
     }
 
-    fn write(&mut self, write: &Write, position: Position) -> Result<(), DataletError> {
+    fn write(&mut self, write: Write<'_>, position: Position) -> Result<(), DataletError> {
         if let (Some(survey), Write::Put { key, .. } | Write::Delete { key }) = (&mut self.survey, write) {
             survey.before_write(&mut self.shelf, key)?;
         }
         match write {
             Write::Put { key, value, deadline_ms } => {
-                self.deadlines.set(key, *deadline_ms);
-                self.shelf.put(key, value, Meta { version: position, deadline_ms: *deadline_ms })
+                self.deadlines.set(key, deadline_ms);
+                self.shelf.put(key, value, Meta { version: position, deadline_ms })
             }
             Write::Delete { key } => {
                 self.deadlines.set(key, None);
@@ -661,7 +679,7 @@ impl Keeper {
     fn clear(&mut self, position: Position) -> Result<(), DataletError> {
         self.end_survey("everything was removed (FLUSHALL) while it ran");
         self.deadlines = Deadlines::default();
-        self.deletes = Deletes { all: position, slots: BTreeMap::new() };
+        self.deletes = Deletes::since(position);
         self.shelf.clear()
     }
 }
@@ -694,16 +712,23 @@ impl Budget {
     }
 }
 
+const FULL: &str = "command not allowed when used memory > 'maxmemory'.";
+/// The same where a replica of another node has no room.
+pub const FULL_ELSEWHERE: &str = "command not allowed when used memory > 'maxmemory' at another copy.";
+
+fn out_of_memory(text: &'static str) -> Outcome {
+    Failure::outcome(FailureKind::Full, text)
+}
+
 fn outcome_of(verdict: Verdict) -> Option<Outcome> {
     match verdict {
-        Verdict::Decided(outcome, _) => Some(outcome),
+        Verdict::Decided(outcome) => Some(outcome),
         Verdict::Dead => None,
     }
 }
 
 /// A planted fault: the record never expires.
-fn without_deadline(write: &Write) -> Write {
-    let mut write = write.clone();
+fn without_deadline(mut write: Write<'_>) -> Write<'_> {
     if let Write::Put { deadline_ms, .. } = &mut write {
         *deadline_ms = None;
     }
@@ -712,144 +737,4 @@ fn without_deadline(write: &Write) -> Write {
 
 fn broken(request: Option<Request>, error: &DataletError) -> Done {
     Done::Broken(request, Failure { kind: FailureKind::Data, text: format!("{error}").into() })
-}
-
-/// The datalets under one keeper, and how a record lies in them.
-pub(crate) struct Shelf {
-    store: Box<dyn Datalet>,
-    metas: Option<Box<dyn Datalet>>,
-    scratch: Vec<u8>,
-}
-
-impl Shelf {
-    fn generation(&self) -> u64 {
-        self.store.generation().wrapping_add(self.metas.as_ref().map_or(0, |metas| metas.generation()))
-    }
-
-    pub(crate) fn walk(&mut self, cursor: &mut Cursor, page: &mut Page) -> Result<(), DataletError> {
-        self.store.walk(cursor, page)
-    }
-
-    pub(crate) fn has_passed(&self, cursor: &Cursor, key: &[u8]) -> Option<bool> {
-        self.store.has_passed(cursor, key)
-    }
-
-    /// Calls `found` with the record of `key`, or not at all.
-    pub(crate) fn get(&mut self, key: &[u8], found: &mut dyn FnMut(Meta, &[u8])) -> Result<(), DataletError> {
-        let Some(metas) = &mut self.metas else {
-            let mut foreign = false;
-            self.store.get(key, &mut |stored| match Meta::decode(stored) {
-                Some((meta, value)) => found(meta, value),
-                None => foreign = true,
-            })?;
-            return if foreign { Err(foreign_record(key)) } else { Ok(()) };
-        };
-        let meta = meta_beside(metas.as_mut(), key)?;
-        self.store.get(key, &mut |value| found(meta, value))
-    }
-
-    /// The meta of a walked pair, and where in `stored` the user's value starts.
-    pub(crate) fn meta_of(&mut self, key: &[u8], stored: &[u8]) -> Result<(Meta, usize), DataletError> {
-        match &mut self.metas {
-            Some(metas) => Ok((meta_beside(metas.as_mut(), key)?, 0)),
-            None => {
-                let (meta, value) = Meta::decode(stored).ok_or_else(|| foreign_record(key))?;
-                Ok((meta, stored.len() - value.len()))
-            }
-        }
-    }
-
-    fn put(&mut self, key: &[u8], value: &[u8], meta: Meta) -> Result<(), DataletError> {
-        self.scratch.clear();
-        meta.encode(&mut self.scratch);
-        match &mut self.metas {
-            Some(metas) => {
-                metas.put(key, &self.scratch)?;
-                self.store.put(key, value)
-            }
-            None => {
-                self.scratch.extend_from_slice(value);
-                self.store.put(key, &self.scratch)?;
-                // A huge value must not keep its room for ever.
-                if self.scratch.capacity() > 1 << 20 {
-                    self.scratch = vec![];
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn delete(&mut self, key: &[u8]) -> Result<(), DataletError> {
-        if let Some(metas) = &mut self.metas {
-            metas.delete(key)?;
-        }
-        self.store.delete(key)
-    }
-
-    fn clear(&mut self) -> Result<(), DataletError> {
-        if let Some(metas) = &mut self.metas {
-            metas.clear()?;
-        }
-        self.store.clear()
-    }
-}
-
-/// A value without a meta was in the store before Sartor came: it is as old as can be, and stays.
-fn meta_beside(metas: &mut dyn Datalet, key: &[u8]) -> Result<Meta, DataletError> {
-    let mut meta = Some(Meta::default());
-    metas.get(key, &mut |stored| meta = Meta::decode(stored).map(|(meta, _)| meta))?;
-    meta.ok_or_else(|| foreign_record(key))
-}
-
-fn foreign_record(key: &[u8]) -> DataletError {
-    let key = key.escape_ascii();
-    DataletError::Failed(format!(
-        "the record of key '{key}' was not written by Sartor; was the store changed from outside?"
-    ))
-}
-
-/// Which records expire when.
-#[derive(Default)]
-struct Deadlines {
-    by_key: BTreeMap<Bytes, u64>,
-    by_time: BTreeSet<(u64, Bytes)>,
-}
-
-impl Deadlines {
-    fn set(&mut self, key: &Bytes, deadline_ms: Option<u64>) {
-        if self.by_key.is_empty() && deadline_ms.is_none() {
-            return;
-        }
-        if let Some((key, old)) = self.by_key.remove_entry(key) {
-            self.by_time.remove(&(old, key));
-        }
-        if let Some(deadline) = deadline_ms {
-            // A copy, so that the buffer the key was read into is not held as long as the record.
-            let key = Bytes::copy_from_slice(key);
-            self.by_time.insert((deadline, key.clone()));
-            self.by_key.insert(key, deadline);
-        }
-    }
-
-    fn due(&self, unix_ms: u64, limit: usize) -> Vec<Bytes> {
-        let due = self.by_time.iter().take(limit).take_while(|(deadline, _)| *deadline <= unix_ms);
-        due.map(|(_, key)| key.clone()).collect()
-    }
-}
-
-/// When something was last deleted in each slot: what proves that an absent key was absent all along.
-#[derive(Default)]
-struct Deletes {
-    all: Position,
-    slots: BTreeMap<u16, Position>,
-}
-
-impl Deletes {
-    fn note(&mut self, slot: u16, position: Position) {
-        self.slots.insert(slot, position);
-    }
-
-    fn last_in(&self, slot: u16) -> Position {
-        self.slots.get(&slot).map_or(self.all, |at| (*at).max(self.all))
-    }
 }

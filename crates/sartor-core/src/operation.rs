@@ -6,6 +6,7 @@
 
 use crate::datalet::Cursor;
 use crate::ids::{Incarnation, Position, ShardId, WorkerId};
+use crate::run::{Answers, Run};
 use crate::time::Micros;
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -21,7 +22,8 @@ pub struct Request {
     pub shard: ShardId,
     /// What to do.
     pub op: Op,
-    /// What the connection has already seen of this shard: an answer from before would go back in time.
+    /// What the connection has already seen of this shard: an answer from before would go back in time. Its
+    /// session adds what it knows.
     pub floor: Position,
     /// How fresh a read must be.
     pub consistency: Consistency,
@@ -78,6 +80,8 @@ pub enum Op {
     Key(Bytes, Action),
     /// All or nothing, with nothing of others in between.
     Batch(Batch),
+    /// Several on keys, each for itself, that came together.
+    Run(Run),
     /// How many records there are, expired ones included until they are removed.
     Len,
     /// Remove everything.
@@ -249,6 +253,8 @@ pub enum Outcome {
     Integer(i64),
     /// What a batch's steps answered.
     Many(Vec<Outcome>),
+    /// What a run's steps answered.
+    Run(Answers),
     /// A watched key changed; the batch did nothing.
     Aborted,
     /// What to remember for WATCH.
@@ -290,6 +296,7 @@ impl Outcome {
     pub fn size(&self) -> usize {
         match self {
             Outcome::Value(value) => value.len(),
+            Outcome::Run(answers) => answers.packed().len(),
             Outcome::Many(outcomes) => outcomes.iter().map(|outcome| 32 + outcome.size()).sum(),
             Outcome::Page(keys, _) => keys.iter().map(|key| 32 + key.len()).sum(),
             _ => 0,
@@ -302,6 +309,7 @@ impl Outcome {
         match self {
             Outcome::Value(value) => Outcome::Value(Bytes::copy_from_slice(value)),
             Outcome::Many(outcomes) => Outcome::Many(outcomes.iter().map(Outcome::detached).collect()),
+            Outcome::Run(answers) => Outcome::Run(Answers::new(Bytes::copy_from_slice(answers.packed()))),
             other => other.clone(),
         }
     }
@@ -319,6 +327,7 @@ impl Op {
     pub fn is_write(&self) -> bool {
         match self {
             Op::Key(_, action) => action.is_write(),
+            Op::Run(run) => run.is_write(),
             Op::Batch(batch) => !batch.watched.is_empty() || batch.steps.iter().any(Op::is_write),
             // What it answers is remembered, also where it only reads.
             Op::Clear | Op::Survey | Op::Once(_) => true,
@@ -330,6 +339,7 @@ impl Op {
     pub fn grows(&self) -> bool {
         match self {
             Op::Key(_, action) => action.grows(),
+            Op::Run(run) => run.grows(),
             Op::Batch(batch) => batch.steps.iter().any(Op::grows),
             Op::Once(once) => once.op.grows(),
             Op::Clear | Op::Survey | Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
@@ -346,6 +356,7 @@ impl Op {
                 let watched: usize = batch.watched.iter().map(|(key, _)| 64 + key.len()).sum();
                 watched + batch.steps.iter().map(|step| 64 + step.size()).sum::<usize>()
             }
+            Op::Run(run) => run.size(),
             Op::Once(once) => 64 + once.id.len() + once.op.size(),
             Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => 0,
         }

@@ -86,7 +86,7 @@ impl Lane {
     ) -> Option<(Way, Request)> {
         // WAIT asks about writes, so it needs their answers first.
         let must_be_free = matches!(request.op, Op::Wait { .. });
-        request.floor = self.seen;
+        request.floor = self.seen.max(request.floor);
         let way = if self.away == 0 && near(&request) { Way::Near } else { Way::Away };
         let waits = match way {
             Way::Near => must_be_free && self.near > 0,
@@ -112,6 +112,16 @@ impl Lane {
         *self.count(way) -= 1;
         self.seen = self.seen.max(position);
         self.near == 0 && !self.parked.is_empty()
+    }
+
+    /// The newest place that an answer told of.
+    pub fn seen(&self) -> Position {
+        self.seen
+    }
+
+    /// The connection has seen this place in another way.
+    pub fn note(&mut self, position: Position) {
+        self.seen = self.seen.max(position);
     }
 
     /// A near read goes away instead of being answered. True if parked requests may go on.

@@ -49,6 +49,12 @@ impl Stores {
 
     /// A hint that these tasks will be run soon, in this order.
     pub fn expect(&mut self, tasks: &[(ShardId, Task)]) {
+        if let [(_, task)] = tasks
+            && !task.is_run()
+        {
+            // It is run at once.
+            return;
+        }
         for (shard, task) in tasks {
             if let Some(keeper) = self.keepers.get_mut(shard) {
                 keeper.expect(task);

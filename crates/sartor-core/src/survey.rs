@@ -15,9 +15,9 @@
 
 use crate::datalet::{Cursor, DataletError, Page};
 use crate::ids::Position;
-use crate::keeper::Shelf;
 use crate::record::Meta;
 use crate::routing::slot::{SLOTS, slot_of};
+use crate::shelf::Shelf;
 use alloc::borrow::Cow;
 use alloc::sync::Arc;
 use alloc::vec;

@@ -3,8 +3,9 @@
 
 use bytes::Bytes;
 use sartor_core::datalet::{Cursor, Datalet, Page};
+use sartor_core::entry::Entry;
 use sartor_core::ids::{Epoch, Position, ShardId};
-use sartor_core::keeper::{Done, Entry, Keeper, KeeperLimits, Task};
+use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
 use sartor_core::operation::{
     Action, Batch, Consistency, ExpireIf, Expiry, From, Op, Outcome, Presence, Request, SessionId, Set,
     TimeUnit, Version,
@@ -100,7 +101,7 @@ fn the_sweep_removes_what_is_due_and_no_more() {
         let Done::Expired(Some(entry), true) = keeper.run(at(200), Task::Expire(Epoch(1), 5)) else {
             panic!()
         };
-        assert_eq!(entry.writes.as_slice().len(), 5, "{name}");
+        assert_eq!(entry.writes.len(), 5, "{name}");
         let Done::Expired(Some(_), false) = keeper.run(at(200), Task::Expire(Epoch(1), 5)) else { panic!() };
         assert_eq!(ask(&mut keeper, at(200), Op::Len), Outcome::Integer(2), "{name}");
         assert!(matches!(keeper.run(at(200), Task::Expire(Epoch(1), 5)), Done::Expired(None, false)));
@@ -149,7 +150,7 @@ fn a_batch_sees_itself_and_is_one_entry() {
         let (outcome, entry) = evaluate(&mut keeper, at(0), Op::Batch(Batch { watched: vec![], steps }));
         let wanted = vec![Outcome::Done, Outcome::Integer(5), value("5"), Outcome::Integer(1)];
         assert_eq!(outcome, Outcome::Many(wanted), "{name}");
-        assert_eq!(entry.unwrap().writes.as_slice().len(), 2, "{name}");
+        assert_eq!(entry.unwrap().writes.len(), 2, "{name}");
         assert_eq!(keeper.position().sequence, 1, "{name}");
     }
 }

@@ -34,6 +34,8 @@ pub struct Client {
     pub held: Option<Args>,
     /// Complete requests were left because of a limit.
     pub stalled: bool,
+    /// Its next request waits for those in the worker's pool.
+    pub waits: bool,
     /// In the list of those that go on without a new event.
     pub queued: bool,
     /// In the list of those with something to write.
@@ -60,6 +62,7 @@ impl Client {
             written: 0,
             held: None,
             stalled: false,
+            waits: false,
             queued: false,
             dirty: false,
             charged: 0,
@@ -79,7 +82,13 @@ impl Client {
         self.connection.closing
             || in_flight >= self.connection.window(pipeline_max)
             || (self.held.is_some() && in_flight > 0)
+            || (self.waits && self.connection.is_pooled())
             || self.connection.out.len() - self.written > OUTPUT_SOFT_MAX
+    }
+
+    /// How many requests it may have in flight beside those it has.
+    pub fn room(&self, pipeline_max: usize) -> usize {
+        self.connection.window(pipeline_max).saturating_sub(self.connection.in_flight())
     }
 
     /// Whether something can be done for it without a new event.

@@ -7,8 +7,10 @@ use crate::client::{Client, READ_BYTES};
 use crate::clock;
 use crate::config::Timing;
 use crate::front::admin::client_line;
-use crate::front::connection::Connection;
+use crate::front::connection::{Connection, Joined};
 use crate::front::plan::{Ask, Cursors, Env, KillBy};
+use crate::front::pool::{POOL, Pool, Pooled};
+use crate::front::runs::Runs;
 use crate::link::{Handover, KINDS, Links, OUT};
 use crate::node::{News, Shared};
 use crate::resp::parse::{Args, Parsed};
@@ -16,15 +18,15 @@ use crate::resp::reply::Reply;
 use crate::settings::Name;
 use crate::stats::add;
 use crate::status::CoordinatorNews;
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token, Waker};
 use sartor_core::coordinator::agent::Agent;
 use sartor_core::coordinator::{COORDINATOR, Heartbeat, ReplicaReport};
 use sartor_core::ids::{NodeId, ShardId, WorkerId};
 use sartor_core::keeper::{Keeper, KeeperLimits};
-use sartor_core::node::{Actions, Event, Node, NodeSettings};
-use sartor_core::operation::{Outcome, Request, SessionId};
+use sartor_core::node::{Actions, Event, Node, NodeSettings, Reply as Answered};
+use sartor_core::operation::{Consistency, From, Op, Outcome, Request, SessionId};
 use sartor_core::record::Layout;
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::stores::Stores;
@@ -107,7 +109,7 @@ pub struct Worker {
     map: Option<Arc<ClusterMap>>,
     slots: Vec<ShardId>,
     cursors: Cursors,
-    clients: Vec<Option<Client>>,
+    clients: Vec<Option<Box<Client>>>,
     free: Vec<usize>,
     generations: Vec<u32>,
     next_id: u64,
@@ -116,6 +118,8 @@ pub struct Worker {
     dirty: Vec<usize>,
     requests: Vec<Request>,
     args: Args,
+    runs: Runs,
+    pool: Pool,
     scratch: Box<[u8]>,
     spare: BytesMut,
     charged: usize,
@@ -169,14 +173,17 @@ impl Worker {
             map: None,
             slots: Vec::new(),
             cursors: Cursors::default(),
-            clients: Vec::new(),
+            // The pool has the first place.
+            clients: vec![None],
             free: Vec::new(),
-            generations: Vec::new(),
+            generations: vec![0],
             next_id: u64::from(index) << 48,
             again: Vec::new(),
             dirty: Vec::new(),
             requests: Vec::new(),
             args: Args::default(),
+            runs: Runs::default(),
+            pool: Pool::default(),
             scratch: vec![0; READ_BYTES].into(),
             spare: BytesMut::new(),
             charged: 0,
@@ -228,6 +235,7 @@ impl Worker {
         for index in std::mem::take(&mut self.again) {
             self.serve(now, index);
         }
+        self.close_pool(now);
         // Stamps of other members count from when they came, so the clock must be younger than they are.
         now = clock::now();
         for frame in frames {
@@ -267,9 +275,7 @@ impl Worker {
             }
             ran = true;
             let mut tasks = std::mem::take(&mut self.actions.tasks);
-            if tasks.len() > 1 {
-                self.stores.expect(&tasks);
-            }
+            self.stores.expect(&tasks);
             for (shard, task) in tasks.drain(..) {
                 let done = self.stores.run(now, shard, task);
                 self.node.step(now, Event::Stored(shard, done), &mut self.actions);
@@ -333,6 +339,10 @@ impl Worker {
         self.actions.adopted = false;
         let Some(map) = self.node.map().cloned() else { return };
         self.slots = map.slot_table(0);
+        if self.slots.iter().all(|shard| *shard == self.slots[0]) {
+            // One shard has them all: no need to look which.
+            self.slots.truncate(1);
+        }
         for node in map.nodes.iter().filter(|node| node.id != self.me.node) {
             for worker in 0..map.workers.max(1) {
                 self.links.set_addr(WorkerId { node: node.id, worker }, &node.peer_addr);
@@ -378,7 +388,7 @@ impl Worker {
                     return;
                 }
             };
-            if self.clients.len() - self.free.len() >= self.shared.settings.size(Name::ClientsMax) {
+            if self.clients.len() - 1 - self.free.len() >= self.shared.settings.size(Name::ClientsMax) {
                 let _ = stream.write(b"-ERR max number of clients reached (clients-max)\r\n");
                 add(&self.shared.stats.rejected, 1);
                 continue;
@@ -403,7 +413,7 @@ impl Worker {
             self.generations[index] = self.generations[index].wrapping_add(1);
             let session = SessionId { index: index as u32, generation: self.generations[index] };
             let connection = Connection::new(session, self.next_id, addr.to_string());
-            self.clients[index] = Some(Client::new(stream, connection, now));
+            self.clients[index] = Some(Box::new(Client::new(stream, connection, now)));
             add(&self.shared.stats.connections, 1);
             add(&self.shared.stats.clients, 1);
         }
@@ -501,6 +511,21 @@ impl Worker {
         let mut args = std::mem::take(&mut self.args);
         let was_stalled = std::mem::replace(&mut client.stalled, true);
         while !client.is_blocked(pipeline_max) {
+            match self.join_pool(now, client) {
+                Joined::Bytes(_) => continue,
+                Joined::Full => {
+                    self.close_pool(now);
+                    continue;
+                }
+                Joined::No => {}
+            }
+            client.waits = client.connection.is_pooled() && !client.buffer.is_empty();
+            if client.waits {
+                continue;
+            }
+            if self.join_runs(now, client, pipeline_max) {
+                continue;
+            }
             let parsed = match client.held.take() {
                 Some(held) => {
                     args = held;
@@ -531,9 +556,94 @@ impl Worker {
             }
         }
         self.args = args;
+        self.close_runs(now, client);
         if client.buffer.is_empty() {
             // Idle connections need no room of their own.
             self.spare = std::mem::take(&mut client.buffer);
+        }
+    }
+
+    /// Takes the requests at the front of the buffer as steps of runs, as far as possible: whether there were any.
+    fn join_runs(&mut self, now: Now, client: &mut Client, pipeline_max: usize) -> bool {
+        if client.held.is_some() || !client.parser.is_idle() {
+            return false;
+        }
+        let env = env(now, &self.shared, self.map.as_deref(), &self.slots, &mut self.cursors);
+        let max = client.room(pipeline_max);
+        let (bytes, commands) =
+            client.connection.join_hot(&client.buffer, max, &env, &mut self.runs, &mut self.requests);
+        client.buffer.advance(bytes);
+        self.counts.commands += commands as u64;
+        if !self.requests.is_empty() {
+            self.step_requests(now);
+        }
+        commands > 0
+    }
+
+    /// Takes the request at the front of the buffer into the pool, if that is its place.
+    fn join_pool(&mut self, now: Now, client: &mut Client) -> Joined {
+        if client.held.is_some() || !client.parser.is_idle() {
+            return Joined::No;
+        }
+        let env = env(now, &self.shared, self.map.as_deref(), &self.slots, &mut self.cursors);
+        let node = &mut self.node;
+        let floor = |session, shard| node.seen(session, shard);
+        let joined = client.connection.join_pool(&client.buffer, &env, &mut self.pool, floor);
+        if let Joined::Bytes(len) = joined {
+            client.buffer.advance(len);
+            self.counts.commands += 1;
+        }
+        joined
+    }
+
+    /// Sends what is in the pool.
+    fn close_pool(&mut self, now: Now) {
+        while let Some(Pooled { tag, shard, run, floor }) = self.pool.close() {
+            let from = From::Session { session: POOL, tag };
+            let deadline_us = now.steady_us + millis(self.shared.settings.get(Name::RequestTimeoutMs));
+            let consistency = Consistency::Mode;
+            self.requests.push(Request { from, shard, op: Op::Run(run), floor, consistency, deadline_us });
+        }
+        self.step_requests(now);
+    }
+
+    /// An answer to a run of the pool: each connection gets its part.
+    fn answer_pooled(&mut self, reply: &Answered) {
+        let owners = self.pool.land(reply.tag);
+        let mut at = 0;
+        for (session, tag) in &owners {
+            let answer = match &reply.outcome {
+                Outcome::Run(answers) => answers.take(&mut at),
+                _ => None,
+            };
+            let index = session.index as usize;
+            let Some(Some(client)) = self.clients.get_mut(index) else { continue };
+            if client.connection.session != *session {
+                continue;
+            }
+            self.node.note_seen(*session, reply.shard, reply.position);
+            client.connection.on_pooled(*tag, answer.as_ref(), &reply.outcome);
+            let (hits, misses) = std::mem::take(&mut client.connection.hits);
+            (self.counts.hits, self.counts.misses) = (self.counts.hits + hits, self.counts.misses + misses);
+            self.mark_dirty(index);
+        }
+        self.pool.give_back(owners);
+    }
+
+    fn close_runs(&mut self, now: Now, client: &mut Client) {
+        if !self.runs.is_empty() {
+            let env = env(now, &self.shared, self.map.as_deref(), &self.slots, &mut self.cursors);
+            client.connection.close_runs(&env, &mut self.runs, &mut self.requests);
+            self.step_requests(now);
+        }
+    }
+
+    fn step_requests(&mut self, now: Now) {
+        for request in self.requests.drain(..) {
+            self.node.step(now, Event::Request(request), &mut self.actions);
+        }
+        if self.actions.tasks.len() >= TASKS_MAX {
+            self.run_stores(now);
         }
     }
 
@@ -558,13 +668,8 @@ impl Worker {
     fn command(&mut self, now: Now, client: &mut Client, args: &Args) {
         self.counts.commands += 1;
         let mut env = env(now, &self.shared, self.map.as_deref(), &self.slots, &mut self.cursors);
-        let ask = client.connection.run(args, &mut env, &mut self.requests);
-        for request in self.requests.drain(..) {
-            self.node.step(now, Event::Request(request), &mut self.actions);
-        }
-        if self.actions.tasks.len() >= TASKS_MAX {
-            self.run_stores(now);
-        }
+        let ask = client.connection.run(args, &mut env, &mut self.runs, &mut self.requests);
+        self.step_requests(now);
         if let Some(ask) = ask {
             self.ask(client, &ask);
         }
@@ -641,10 +746,9 @@ impl Worker {
     fn answer(&mut self, now: Now) {
         let mut replies = std::mem::take(&mut self.actions.replies);
         for reply in replies.drain(..) {
-            match reply.outcome {
-                Outcome::Value(_) => self.counts.hits += 1,
-                Outcome::Nil => self.counts.misses += 1,
-                _ => {}
+            if reply.session == POOL {
+                self.answer_pooled(&reply);
+                continue;
             }
             let index = reply.session.index as usize;
             let Some(Some(client)) = self.clients.get_mut(index) else { continue };
@@ -653,6 +757,8 @@ impl Worker {
             }
             let mut env = env(now, &self.shared, self.map.as_deref(), &self.slots, &mut self.cursors);
             client.connection.on_reply(reply.tag, reply.outcome, &mut env, &mut self.requests);
+            let (hits, misses) = std::mem::take(&mut client.connection.hits);
+            (self.counts.hits, self.counts.misses) = (self.counts.hits + hits, self.counts.misses + misses);
             if !client.dirty {
                 client.dirty = true;
                 self.dirty.push(index);

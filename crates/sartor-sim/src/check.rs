@@ -16,8 +16,9 @@ use crate::plan::FaultKind;
 use crate::world::{Record, World};
 use bytes::{Bytes, BytesMut};
 use sartor_core::controlet::{Promise, mode};
+use sartor_core::entry::Write;
 use sartor_core::ids::{Epoch, Position, ShardId};
-use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task, Write};
+use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
 use sartor_core::operation::{Action, Batch, Context, FailureKind, Old, Op, Outcome, Version, evaluate};
 use sartor_core::survey::Found;
 use sartor_core::time::{Micros, Now, millis};
@@ -72,12 +73,12 @@ struct Held {
 type Model = BTreeMap<Bytes, Held>;
 
 fn apply(model: &mut Model, record: &Record) {
-    for write in record.entry.writes.as_slice() {
+    for write in record.entry.writes.iter() {
         match write {
             Write::Put { key, value, deadline_ms } => {
                 let version = record.entry.position;
-                let held = Held { value: value.clone(), deadline_ms: *deadline_ms, version };
-                model.insert(key.clone(), held);
+                let held = Held { value: Bytes::copy_from_slice(value), deadline_ms, version };
+                model.insert(Bytes::copy_from_slice(key), held);
             }
             Write::Delete { key } => {
                 model.remove(key);
@@ -171,6 +172,7 @@ fn is_unique(op: &Op) -> bool {
     match op {
         Op::Key(_, action) => matches!(action, Action::Set(_) | Action::Add(_) | Action::Append(_)),
         Op::Batch(batch) => batch.steps.iter().any(is_unique),
+        Op::Run(run) => run.grows(),
         Op::Once(_) => true,
         _ => false,
     }
@@ -260,7 +262,7 @@ fn verify(
         let Some(expected) = expected(asked, &mut after, unix_ms) else { return Ok(()) };
         // What changed something is in the history, at its own place.
         let vanished = unix_ms.is_none() && after != state;
-        let differs = !agrees(&expected, outcome) || vanished;
+        let differs = !agrees(&expected, &unpacked(outcome)) || vanished;
         wrong = match &asked.op {
             Op::Batch(batch) if !differs => unchanged(batch, history, until),
             _ if vanished => Err("something was answered that never took effect".into()),
@@ -285,6 +287,14 @@ fn agrees(expected: &Outcome, outcome: &Outcome) -> bool {
     }
 }
 
+/// An answer in the form in which the model answers.
+fn unpacked(outcome: &Outcome) -> Outcome {
+    match outcome {
+        Outcome::Run(answers) => Outcome::Many(answers.iter().map(|answer| answer.to_outcome()).collect()),
+        other => other.clone(),
+    }
+}
+
 /// What the model answers; none where any answer will do.
 fn expected(asked: &Asked, state: &mut Model, unix_ms: Option<u64>) -> Option<Outcome> {
     let (outcome, position) = asked.answer.as_ref()?;
@@ -293,6 +303,13 @@ fn expected(asked: &Asked, state: &mut Model, unix_ms: Option<u64>) -> Option<Ou
         Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } | Op::Survey | Op::Once(_) => None,
         Op::Batch(_) if *outcome == Outcome::Aborted => None,
         Op::Key(key, action) => Some(answer(state, key, action, unix_ms, *position)),
+        Op::Run(run) => {
+            let steps = run.steps().map(|step| {
+                let key = Bytes::copy_from_slice(step.key);
+                answer(state, &key, &step.deed.to_action(), unix_ms, *position)
+            });
+            Some(Outcome::Many(steps.collect()))
+        }
         Op::Len => Some(Outcome::Integer(state.len() as i64)),
         Op::Clear => {
             state.clear();
@@ -340,13 +357,13 @@ fn unchanged(batch: &Batch, history: &[&Record], until: u64) -> Result<(), Strin
         let (Version::Written(at) | Version::AbsentAt(at)) = version;
         let upto = history.iter().take(until as usize);
         let since = upto.filter(|record| record.entry.position > *at);
-        let touches = |write: &Write| match write {
+        let touches = |write: Write<'_>| match write {
             Write::Put { key: k, .. } | Write::Delete { key: k } => k == key,
             Write::Clear => true,
             Write::Survey => false,
         };
         for record in since {
-            if record.entry.writes.as_slice().iter().any(touches) {
+            if record.entry.writes.iter().any(touches) {
                 return Err(format!(
                     "EXEC went through although {key:?} changed at {}",
                     record.entry.position

@@ -10,6 +10,7 @@ use sartor_core::operation::{
 use sartor_core::random::Random;
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::routing::slot::slot_of;
+use sartor_core::run::{self, Run};
 use sartor_core::time::{Micros, millis};
 
 /// The places of connections that show whether a healed cluster works begin here.
@@ -129,7 +130,8 @@ impl Client {
         };
         let only_if = [None, None, Some(Presence::Present), Some(Presence::Absent)][random.below(4) as usize];
         let action = match random.below(100) {
-            0..30 => Action::Get,
+            0..22 => Action::Get,
+            22..30 => return (shard, Op::Run(self.run(random, map, key, unique))),
             30..52 => Action::Set(Set { value, expiry, only_if, get: random.percent(20) }),
             52..58 => Action::Delete,
             58..66 => Action::Add(unique as i64),
@@ -154,6 +156,36 @@ impl Client {
             _ => return self.batch(random, map, key, unique),
         };
         (shard, Op::Key(key, action))
+    }
+
+    /// Some commands on keys of the first one's shard.
+    fn run(&mut self, random: &mut Random, map: &ClusterMap, first: Bytes, unique: u64) -> Run {
+        let shard = shard_of(map, &first);
+        let mut packer = run::Packer::default();
+        let mut key = first;
+        let reads = random.percent(40);
+        for step in 0..random.between(1, 6) {
+            match random.below(if reads { 4 } else { 8 }) {
+                0..3 => packer.get(&key),
+                3 => packer.push(&key, &Action::Length),
+                4 => packer.push(&key, &Action::Delete),
+                5 => packer.push(&key, &Action::Add(unique as i64)),
+                6 => {
+                    let set = Set {
+                        value: format!("{unique}").into(),
+                        expiry: Expiry::After(2000),
+                        ..Set::default()
+                    };
+                    packer.push(&key, &Action::Set(set));
+                }
+                _ => packer.set(&key, format!("{unique}.{step}").as_bytes()),
+            }
+            let next = Bytes::from(format!("key{}", random.below(self.keys)));
+            if shard_of(map, &next) == shard {
+                key = next;
+            }
+        }
+        packer.take()
     }
 
     /// An atomic batch, under WATCH if something was watched in that shard.

@@ -11,8 +11,8 @@ use crate::check::{Lines, has_no_place};
 use crate::client::Asked;
 use crate::world::{Record, World};
 use bytes::Bytes;
+use sartor_core::entry::Write;
 use sartor_core::ids::ShardId;
-use sartor_core::keeper::Write;
 use sartor_core::operation::{Op, Outcome};
 use sartor_core::time::Micros;
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,10 +50,10 @@ impl Writes {
         let mut writes = Writes { keys: BTreeMap::new(), clears: Vec::new() };
         for record in line {
             let sequence = record.entry.position.sequence;
-            for write in record.entry.writes.as_slice() {
+            for write in record.entry.writes.iter() {
                 match write {
                     Write::Put { key, .. } | Write::Delete { key } => {
-                        writes.keys.entry(key.clone()).or_default().push(sequence);
+                        writes.keys.entry(Bytes::copy_from_slice(key)).or_default().push(sequence);
                     }
                     Write::Clear => writes.clears.push(sequence),
                     Write::Survey => {}
@@ -75,6 +75,7 @@ impl Writes {
 fn keys_of(op: &Op) -> BTreeSet<Bytes> {
     match op {
         Op::Key(key, _) => BTreeSet::from([key.clone()]),
+        Op::Run(run) => run.steps().map(|step| Bytes::copy_from_slice(step.key)).collect(),
         Op::Batch(batch) => batch.steps.iter().flat_map(keys_of).collect(),
         Op::Once(once) => keys_of(&once.op),
         _ => BTreeSet::new(),

@@ -19,7 +19,8 @@ use super::part::message::Message;
 use super::part::orders::Orders;
 use super::part::replica::Topology;
 use super::{Controlet, Effects, Input, Mode, Outbox, Promise, Settings, Status, Succession, View, erase};
-use crate::keeper::{Done, Entry, Task};
+use crate::entry::Entry;
+use crate::keeper::{Done, Task};
 use crate::mutants::{Fault, planted};
 use crate::operation::{Consistency, From, Op, Outcome, Request};
 use crate::time::{Micros, Now};
@@ -76,15 +77,20 @@ impl MsSc {
 
     fn on_stored(&mut self, now: Now, done: Done, out: &mut Effects) {
         let marks = &mut self.marks;
-        let note = |entry: &Entry| marks.note(entry.position.sequence, entry.writes.as_slice());
+        let note = |entry: &Entry| marks.note(entry.position.sequence, &entry.writes);
         match self.orders.on_stored(now, done, out, note) {
             Some(Done::Evaluated(request, outcome, entry)) => {
                 // What wrote nothing tells of all that it has read.
-                let mut needs = self.marks.seen_by(&request.op);
-                if let Some(entry) = &entry {
-                    needs = entry.position.sequence;
-                    self.marks.note(needs, entry.writes.as_slice());
-                }
+                let needs = match &entry {
+                    Some(entry) => {
+                        // Where nobody else is to have it, it is in flight no longer than this call.
+                        if !self.orders.replica.is_end() {
+                            self.marks.note(entry.position.sequence, &entry.writes);
+                        }
+                        entry.position.sequence
+                    }
+                    None => self.marks.seen_by(&request.op, self.orders.replica.settled().sequence),
+                };
                 self.orders.on_decided(now, request, outcome, entry, needs);
             }
             Some(Done::Read(request, Some(outcome)))
@@ -93,7 +99,7 @@ impl MsSc {
                 out.reads.push((request, outcome, self.orders.replica.applied));
             }
             Some(Done::Read(request, Some(outcome))) => {
-                let needs = self.marks.seen_by(&request.op);
+                let needs = self.marks.seen_by(&request.op, self.orders.replica.settled().sequence);
                 self.orders.answer(now, request, outcome, self.orders.replica.applied, needs);
             }
             _ => {}
@@ -124,7 +130,7 @@ impl Controlet for MsSc {
                 let marks = &mut self.marks;
                 let note = |entry: &Entry| {
                     if !planted(Fault::MarksForgotten) {
-                        marks.note(entry.position.sequence, entry.writes.as_slice());
+                        marks.note(entry.position.sequence, &entry.writes);
                     }
                 };
                 self.orders.on_peer(now, from, message, &mut out.effects, note);

@@ -194,6 +194,16 @@ impl Node {
         }
     }
 
+    /// The newest place in a shard's history that a connection was told of.
+    pub fn seen(&mut self, session: SessionId, shard: ShardId) -> Position {
+        self.sessions.lane(session, shard).seen()
+    }
+
+    /// A connection was told of a place by an answer to another one's request.
+    pub fn note_seen(&mut self, session: SessionId, shard: ShardId, position: Position) {
+        self.sessions.lane(session, shard).note(position);
+    }
+
     /// When it wants [`Event::Wake`]; a time that has passed means at the end of this turn.
     pub fn wake_at(&self) -> Option<Micros> {
         let seats = self.seats.iter().flatten().filter_map(Seat::wake_at);

@@ -48,11 +48,27 @@ pub fn slot_of(key: &[u8]) -> u16 {
 
 /// What is between the first `{` and the next `}`, if it is not empty; else the whole key.
 fn hash_tag(key: &[u8]) -> &[u8] {
+    if !may_hold(key, b'{') {
+        return key;
+    }
     let Some(open) = key.iter().position(|&byte| byte == b'{') else { return key };
     match key[open + 1..].iter().position(|&byte| byte == b'}') {
         None | Some(0) => key,
         Some(len) => &key[open + 1..open + 1 + len],
     }
+}
+
+/// Whether a byte is in a key, or perhaps only looks so; eight are looked at together, as nearly no key has a tag.
+fn may_hold(key: &[u8], byte: u8) -> bool {
+    const LOW: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
+    let (eights, rest) = key.as_chunks::<8>();
+    // A byte that is equal becomes zero, and only a zero borrows from its highest bit.
+    let holds = |eight: &[u8; 8]| {
+        let zeros = u64::from_ne_bytes(*eight) ^ (LOW * u64::from(byte));
+        zeros.wrapping_sub(LOW) & !zeros & HIGH != 0
+    };
+    eights.iter().any(holds) || rest.contains(&byte)
 }
 
 #[cfg(test)]
@@ -83,5 +99,7 @@ mod tests {
         assert_eq!(hash_tag(b"foo{{bar}}zap"), b"{bar");
         assert_eq!(hash_tag(b"foo{bar}{zap}"), b"bar");
         assert_eq!(hash_tag(b"foo{bar"), b"foo{bar");
+        assert_eq!(hash_tag(b"longer than eight {tag} bytes"), b"tag");
+        assert_eq!(hash_tag(b"0123456{tag}"), b"tag");
     }
 }

@@ -32,6 +32,7 @@ pub trait Wire: Sized {
 }
 
 /// Appends a LEB128 number.
+#[inline]
 pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -41,7 +42,19 @@ pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
 }
 
 /// Takes a LEB128 number off the front; none if it is cut short or too large.
+#[inline]
 pub fn get_varint(from: &mut &[u8]) -> Option<u64> {
+    // Most are short.
+    match *from {
+        [byte, rest @ ..] if *byte < 0x80 => {
+            *from = rest;
+            Some(u64::from(*byte))
+        }
+        _ => get_long_varint(from),
+    }
+}
+
+fn get_long_varint(from: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for (i, &byte) in from.iter().enumerate().take(10) {
         if i == 9 && byte > 1 {
@@ -56,7 +69,17 @@ pub fn get_varint(from: &mut &[u8]) -> Option<u64> {
     None
 }
 
+/// Takes a length and so many bytes off the front; none if they are cut short.
+#[inline]
+pub fn get_bytes<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let len = usize::try_from(get_varint(from)?).ok()?;
+    let (bytes, rest) = from.split_at_checked(len)?;
+    *from = rest;
+    Some(bytes)
+}
+
 /// Appends a length and the bytes.
+#[inline]
 pub fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
@@ -101,6 +124,11 @@ impl Reader {
     /// Length-prefixed bytes.
     pub fn bytes(&mut self) -> Result<Bytes, Malformed> {
         let len = self.number()?;
+        self.take(len)
+    }
+
+    /// So many bytes.
+    pub fn exactly(&mut self, len: usize) -> Result<Bytes, Malformed> {
         self.take(len)
     }
 

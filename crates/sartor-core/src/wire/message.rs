@@ -1,10 +1,9 @@
-//! Entries, positions, and the conversation between an origin and a shard's head as bytes.
+//! Positions, and the conversation between an origin and a shard's head as bytes.
 
 use crate::forward::{Answer, Answers, Forwarded, Forwards};
 use crate::ids::{Epoch, Position};
-use crate::keeper::{Entry, Write, Writes};
 use crate::operation::{Consistency, Op, Outcome};
-use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
+use crate::wire::codec::{Malformed, Reader, Wire, put_list, put_varint};
 use alloc::vec::Vec;
 
 impl Wire for Position {
@@ -15,56 +14,6 @@ impl Wire for Position {
 
     fn decode(from: &mut Reader) -> Result<Position, Malformed> {
         Ok(Position { epoch: Epoch(from.varint()?), sequence: from.varint()? })
-    }
-}
-
-impl Wire for Entry {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.position.encode(out);
-        put_list(out, self.writes.as_slice(), |out, write| write.encode(out));
-    }
-
-    fn decode(from: &mut Reader) -> Result<Entry, Malformed> {
-        let position = Position::decode(from)?;
-        let mut writes = from.list(Write::decode)?;
-        let writes = match writes.len() {
-            1 => writes.pop().map_or(Writes::Many(Vec::new()), Writes::One),
-            _ => Writes::Many(writes),
-        };
-        Ok(Entry { position, writes })
-    }
-}
-
-impl Wire for Write {
-    fn encode(&self, out: &mut Vec<u8>) {
-        match self {
-            Write::Put { key, value, deadline_ms } => {
-                out.push(0);
-                put_bytes(out, key);
-                put_bytes(out, value);
-                put_option(out, deadline_ms.as_ref(), |out, ms| put_varint(out, *ms));
-            }
-            Write::Delete { key } => {
-                out.push(1);
-                put_bytes(out, key);
-            }
-            Write::Clear => out.push(2),
-            Write::Survey => out.push(3),
-        }
-    }
-
-    fn decode(from: &mut Reader) -> Result<Write, Malformed> {
-        Ok(match from.byte()? {
-            0 => Write::Put {
-                key: from.bytes()?,
-                value: from.bytes()?,
-                deadline_ms: from.option(Reader::varint)?,
-            },
-            1 => Write::Delete { key: from.bytes()? },
-            2 => Write::Clear,
-            3 => Write::Survey,
-            _ => return Err(Malformed("unknown write")),
-        })
     }
 }
 
@@ -123,24 +72,5 @@ impl Wire for Answers {
             })
         })?;
         Ok(Answers { incarnation, answers })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use alloc::vec;
-    use bytes::Bytes;
-
-    #[test]
-    fn entries_come_back() {
-        let key = Bytes::from_static(b"k");
-        let put = Write::Put { key: key.clone(), value: Bytes::from_static(b""), deadline_ms: Some(5) };
-        let position = Position { epoch: Epoch(2), sequence: 1 << 40 };
-        let many = Writes::Many(vec![put, Write::Delete { key }]);
-        for writes in [Writes::One(Write::Clear), Writes::One(Write::Survey), many] {
-            let entry = Entry { position, writes };
-            assert_eq!(Entry::from_bytes(entry.to_bytes()), Ok(entry));
-        }
     }
 }

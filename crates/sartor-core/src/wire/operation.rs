@@ -6,6 +6,7 @@ use crate::operation::{
     Action, Batch, Consistency, ExpireIf, Expiry, Failure, FailureKind, Once, Op, Outcome, Presence, Scan,
     Set, TimeUnit, Version,
 };
+use crate::run::{Answers, Run};
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_varint};
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
@@ -79,6 +80,10 @@ impl Wire for Op {
                 put_varint(out, once.fingerprint);
                 once.op.encode(out);
             }
+            Op::Run(run) => {
+                out.push(8);
+                run.encode(out);
+            }
         }
     }
 
@@ -89,6 +94,7 @@ impl Wire for Op {
                 let tag = from.byte()?;
                 Ok(Op::Once(Box::new(Once { id, fingerprint, op: decode_unnamed(from, tag)? })))
             }
+            8 => Ok(Op::Run(Run::decode(from)?)),
             tag => decode_unnamed(from, tag),
         }
     }
@@ -315,6 +321,10 @@ impl Wire for Outcome {
                 put_choice(out, &FAILURE_KINDS, &failure.kind);
                 put_bytes(out, failure.text.as_bytes());
             }
+            Outcome::Run(answers) => {
+                out.push(9);
+                put_bytes(out, answers.packed());
+            }
         }
     }
 
@@ -324,6 +334,7 @@ impl Wire for Outcome {
                 let tag = from.byte()?;
                 decode_outcome(from, tag)
             })?)),
+            9 => Ok(Outcome::Run(Answers::new(from.bytes()?))),
             tag => decode_outcome(from, tag),
         }
     }

@@ -1,13 +1,17 @@
 //! One client's connection: what it chose, what it waits for, and its replies in order.
 
 use super::command;
-use super::gather::{Gather, Watched, render_one};
+use super::gather::{Gather, Watched, render_one, render_step};
 use super::plan::{Act, Ask, Env, Join, Plan, Queued, Shape};
+use super::pool::Pool;
+use super::runs::{Command, Runs, STEP_BYTES_MAX};
+use crate::resp::hot::{self, Hot};
 use crate::resp::parse::Args;
 use crate::resp::reply::{Reply, Version as Resp};
 use crate::settings::Name;
 use sartor_core::ids::{Position, ShardId};
 use sartor_core::operation::{Consistency, From, Op, Outcome, Request, SessionId};
+use sartor_core::run::Answer;
 use sartor_core::time::millis;
 use std::collections::VecDeque;
 
@@ -48,9 +52,17 @@ pub struct Connection {
     /// Whether replies are wanted (CLIENT REPLY).
     pub replies: Replies,
     pending: VecDeque<Pending>,
+    /// Runs whose commands are pending.
+    runs: Vec<Answering>,
+    /// How many commands are pending, and how many of them are in the worker's pool.
+    commands: usize,
+    pooled: usize,
     next_tag: u32,
-    /// What its replies take: the largest one lately.
+    /// What its replies take: the largest one lately, and the largest one that was just written.
     reply_bytes: usize,
+    largest: usize,
+    /// GETs that found something, and that did not, since somebody asked.
+    pub hits: (u64, u64),
     /// Bytes of requests on their way.
     request_bytes: usize,
     /// Bytes of replies that wait for earlier ones.
@@ -85,10 +97,22 @@ struct Transaction {
     spoiled: bool,
 }
 
-/// A command whose reply is not written yet; it has the numbers from `first` on.
+/// A run and its answers.
+#[derive(Debug)]
+struct Answering {
+    tag: u32,
+    answer: Option<Outcome>,
+    /// Where the next one lies.
+    at: usize,
+    /// Commands whose replies are not written yet.
+    left: u32,
+}
+
+/// A command whose reply is not written yet, or several of a run; it has the numbers from `first` on.
 #[derive(Debug)]
 struct Pending {
     first: u32,
+    commands: u32,
     body: Body,
     mute: bool,
     /// Of its requests.
@@ -101,6 +125,8 @@ struct Pending {
 #[derive(Debug)]
 enum Body {
     One(Shape),
+    /// The next ones of this run.
+    Run(u32),
     Gather(Box<Gather>),
     Ready(Vec<u8>),
 }
@@ -127,8 +153,13 @@ impl Connection {
             closing: false,
             replies: Replies::On,
             pending: VecDeque::new(),
+            runs: Vec::new(),
+            commands: 0,
+            pooled: 0,
             next_tag: 0,
             reply_bytes: REPLY_BYTES_GUESS,
+            largest: 0,
+            hits: (0, 0),
             request_bytes: 0,
             ready_bytes: 0,
             watch_era: 0,
@@ -140,7 +171,7 @@ impl Connection {
 
     /// Commands whose replies are not written yet.
     pub fn in_flight(&self) -> usize {
-        self.pending.len()
+        self.commands
     }
 
     /// How many commands it may have in flight: fewer where replies are large, so that a client that asks
@@ -174,9 +205,177 @@ impl Connection {
         self.watching > 0 && args.get(0).eq_ignore_ascii_case(b"exec")
     }
 
+    /// Takes a command as the next step of a run, if that can be: it must be a plain one on a small key and value.
+    fn join(
+        &mut self,
+        command: Command<'_>,
+        env: &Env<'_>,
+        runs: &mut Runs,
+        requests: &mut Vec<Request>,
+    ) -> bool {
+        let Ok(shard) = env.shard_of(command.key()) else { return false };
+        let tag = match runs.join(shard, command) {
+            Some(tag) => tag,
+            None => self.open_run(shard, command, env, runs, requests),
+        };
+        self.push_step(tag, command.size());
+        true
+    }
+
+    fn open_run(
+        &mut self,
+        shard: ShardId,
+        command: Command<'_>,
+        env: &Env<'_>,
+        runs: &mut Runs,
+        requests: &mut Vec<Request>,
+    ) -> u32 {
+        if runs.has(shard) {
+            self.close_runs(env, runs, requests);
+        }
+        let tag = self.next_tag;
+        self.next_tag = tag.wrapping_add(1);
+        runs.open(shard, tag, env.heads(shard), command);
+        self.runs.push(Answering { tag, answer: None, at: 0, left: 0 });
+        tag
+    }
+
+    /// Takes as many requests off the front of `buffer` as can be steps of runs, `max` at most: their bytes, and
+    /// how many they are.
+    pub fn join_hot(
+        &mut self,
+        buffer: &[u8],
+        max: usize,
+        env: &Env<'_>,
+        runs: &mut Runs,
+        requests: &mut Vec<Request>,
+    ) -> (usize, usize) {
+        let (mut at, mut commands) = (0, 0);
+        if !self.may_run() || self.is_pooled() {
+            return (0, 0);
+        }
+        while commands < max
+            && let Some((hot, len)) = hot::find(&buffer[at..])
+        {
+            if !within_limits(hot, env) || !self.join(Command::Hot(hot), env, runs, requests) {
+                break;
+            }
+            self.last_command = name_of(hot);
+            (at, commands) = (at + len, commands + 1);
+        }
+        (at, commands)
+    }
+
+    /// Whether commands of it are in the worker's pool: what cannot join them must wait for them.
+    pub fn is_pooled(&self) -> bool {
+        self.pooled > 0
+    }
+
+    /// Takes the request at the front of `buffer` into the worker's pool, if it is the only one or others are there
+    /// already: its bytes. `floor` tells what the connection has seen of a shard.
+    pub fn join_pool(
+        &mut self,
+        buffer: &[u8],
+        env: &Env<'_>,
+        pool: &mut Pool,
+        floor: impl FnOnce(SessionId, ShardId) -> Position,
+    ) -> Joined {
+        if !self.may_run() || self.pooled != self.commands || self.consistency != Consistency::Mode {
+            return Joined::No;
+        }
+        let Some((hot, len)) = hot::find(buffer) else { return Joined::No };
+        if (self.commands == 0 && len < buffer.len()) || !within_limits(hot, env) {
+            return Joined::No;
+        }
+        let command = Command::Hot(hot);
+        let shard = match env.shard_of(command.key()) {
+            Ok(shard) if env.heads(shard) => shard,
+            _ => return Joined::No,
+        };
+        if !pool.join(shard, command, (self.session, self.next_tag), floor(self.session, shard)) {
+            return Joined::Full;
+        }
+        self.last_command = name_of(hot);
+        self.pooled += 1;
+        self.push(Body::One(Shape::Plain), 1, command.size());
+        Joined::Bytes(len)
+    }
+
+    /// A command of the pool was answered.
+    pub fn on_pooled(&mut self, tag: u32, answer: Option<&Answer<'_>>, failed: &Outcome) {
+        self.pooled -= 1;
+        self.largest = 0;
+        let resp = self.resp;
+        self.hits.0 += u64::from(matches!(answer, Some(Answer::Value(_))));
+        self.hits.1 += u64::from(matches!(answer, Some(Answer::Nil)));
+        let render = |out: &mut Vec<u8>| match failed {
+            Outcome::Run(_) => render_step(answer, resp, out),
+            failed => render_one(failed, Shape::Plain, resp, out),
+        };
+        match self.pending.iter_mut().position(|pending| pending.first == tag) {
+            Some(0) => {
+                let before = self.out.len();
+                render(&mut self.out);
+                self.largest = self.out.len() - before;
+                self.pop_pending();
+                self.write_ready();
+            }
+            Some(place) => {
+                let mut reply = Vec::new();
+                render(&mut reply);
+                self.ready_bytes += reply.len();
+                self.pending[place].body = Body::Ready(reply);
+            }
+            None => {}
+        }
+        self.reply_bytes = self.largest.max(self.reply_bytes - self.reply_bytes / 16);
+    }
+
+    fn pop_pending(&mut self) {
+        if let Some(pending) = self.pending.pop_front() {
+            self.request_bytes -= pending.bytes;
+            self.commands -= pending.commands as usize;
+        }
+    }
+
+    fn may_run(&self) -> bool {
+        self.transaction.is_none() && self.replies == Replies::On
+    }
+
+    /// Sends the open runs off.
+    pub fn close_runs(&mut self, env: &Env<'_>, runs: &mut Runs, requests: &mut Vec<Request>) {
+        for (tag, shard, run) in runs.close() {
+            if let Some(answering) = self.runs.iter_mut().rev().find(|answering| answering.tag == tag) {
+                answering.left = run.len();
+            }
+            let from = From::Session { session: self.session, tag };
+            requests.push(Request { from, ..self.request(shard, Op::Run(run), env) });
+        }
+    }
+
+    fn push_step(&mut self, tag: u32, bytes: usize) {
+        self.commands += 1;
+        self.request_bytes += bytes;
+        if let Some(Pending { body: Body::Run(last), commands, bytes: sum, .. }) = self.pending.back_mut()
+            && *last == tag
+        {
+            (*commands, *sum) = (*commands + 1, *sum + bytes);
+            return;
+        }
+        let (first, resp, watch_era) = (self.next_tag, self.resp, self.watch_era);
+        let body = Body::Run(tag);
+        self.pending.push_back(Pending { first, commands: 1, body, mute: false, bytes, resp, watch_era });
+    }
+
     /// Runs a command: its reply is written or awaited, its requests are added to `requests`. What only
     /// the worker can answer is returned.
-    pub fn run(&mut self, args: &Args, env: &mut Env<'_>, requests: &mut Vec<Request>) -> Option<Ask> {
+    pub fn run(
+        &mut self,
+        args: &Args,
+        env: &mut Env<'_>,
+        runs: &mut Runs,
+        requests: &mut Vec<Request>,
+    ) -> Option<Ask> {
         self.begin_command();
         let plan = match self.plan(args, env) {
             Ok(plan) => plan,
@@ -185,6 +384,14 @@ impl Connection {
                 return None;
             }
         };
+        if let Plan::Key(key, action, Shape::Plain) = &plan
+            && self.may_run()
+            && Command::Key(key, action).fits()
+            && self.join(Command::Key(key, action), env, runs, requests)
+        {
+            return None;
+        }
+        self.close_runs(env, runs, requests);
         match plan {
             Plan::Key(key, action, shape) if self.transaction.is_none() => {
                 match env.shard_of(&key) {
@@ -311,6 +518,8 @@ impl Connection {
                 let fresh = Connection::new(self.session, self.id, std::mem::take(&mut self.addr));
                 let old = std::mem::replace(self, fresh);
                 (self.pending, self.out, self.next_tag) = (old.pending, old.out, old.next_tag);
+                (self.runs, self.commands, self.hits) = (old.runs, old.commands, old.hits);
+                self.pooled = old.pooled;
                 (self.request_bytes, self.ready_bytes) = (old.request_bytes, old.ready_bytes);
                 (self.watching, self.watch_era) = (old.watching, old.watch_era.wrapping_add(1));
                 self.reply_now(b"+RESET\r\n".to_vec());
@@ -408,19 +617,31 @@ impl Connection {
         self.request_bytes += bytes;
         self.ready_bytes += body.ready_bytes();
         let (resp, watch_era) = (self.resp, self.watch_era);
-        self.pending.push_back(Pending { first: self.next_tag, body, mute, bytes, resp, watch_era });
+        let (first, commands) = (self.next_tag, 1);
+        self.pending.push_back(Pending { first, commands, body, mute, bytes, resp, watch_era });
+        self.commands += 1;
         self.next_tag = self.next_tag.wrapping_add(tags);
     }
 
     /// A shard answered.
     pub fn on_reply(&mut self, tag: u32, outcome: Outcome, env: &mut Env<'_>, requests: &mut Vec<Request>) {
-        let before = self.out.len();
-        self.take_reply(tag, outcome, env, requests);
-        let written = self.out.len() - before;
-        self.reply_bytes = written.max(self.reply_bytes - self.reply_bytes / 16);
+        self.largest = 0;
+        match self.runs.iter_mut().find(|run| run.tag == tag) {
+            Some(run) => {
+                run.answer = Some(outcome);
+                self.write_ready();
+            }
+            None => self.take_reply(tag, outcome, env, requests),
+        }
+        self.reply_bytes = self.largest.max(self.reply_bytes - self.reply_bytes / 16);
     }
 
     fn take_reply(&mut self, tag: u32, outcome: Outcome, env: &mut Env<'_>, requests: &mut Vec<Request>) {
+        match outcome {
+            Outcome::Value(_) => self.hits.0 += 1,
+            Outcome::Nil => self.hits.1 += 1,
+            _ => {}
+        }
         let first = self.pending.front().map_or(0, |pending| pending.first);
         // Numbers wrap around; what counts is how far they are from the oldest.
         let offset = tag.wrapping_sub(first);
@@ -430,11 +651,12 @@ impl Connection {
         };
         match &mut pending.body {
             Body::One(shape) if after == 1 => {
+                let before = self.out.len();
                 if !pending.mute {
                     render_one(&outcome, *shape, pending.resp, &mut self.out);
                 }
-                self.request_bytes -= pending.bytes;
-                self.pending.pop_front();
+                self.largest = self.out.len() - before;
+                self.pop_pending();
             }
             Body::One(shape) => {
                 let mut reply = Vec::new();
@@ -456,7 +678,7 @@ impl Connection {
                     self.finish(after - 1, *gather, env);
                 }
             }
-            Body::Ready(_) => {}
+            Body::Ready(_) | Body::Run(_) => {}
         }
         self.write_ready();
     }
@@ -477,14 +699,49 @@ impl Connection {
     }
 
     fn write_ready(&mut self) {
-        while let Some(Pending { body: Body::Ready(reply), mute, bytes, .. }) = self.pending.front() {
-            if !mute {
-                self.out.extend_from_slice(reply);
+        while let Some(pending) = self.pending.front() {
+            match &pending.body {
+                Body::Ready(reply) => {
+                    if !pending.mute {
+                        self.out.extend_from_slice(reply);
+                    }
+                    self.largest = self.largest.max(reply.len());
+                    self.ready_bytes -= reply.len();
+                }
+                Body::Run(tag) => {
+                    let (tag, commands, resp) = (*tag, pending.commands, pending.resp);
+                    if !self.write_steps(tag, commands, resp) {
+                        return;
+                    }
+                }
+                Body::One(_) | Body::Gather(_) => return,
             }
-            self.request_bytes -= bytes;
-            self.ready_bytes -= reply.len();
-            self.pending.pop_front();
+            self.pop_pending();
         }
+    }
+
+    /// Writes the replies to the next commands of a run; false while there are none.
+    fn write_steps(&mut self, tag: u32, commands: u32, resp: Resp) -> bool {
+        let Some(index) = self.runs.iter().position(|run| run.tag == tag) else { return true };
+        let run = &mut self.runs[index];
+        let Some(answer) = &run.answer else { return false };
+        for _ in 0..commands {
+            let before = self.out.len();
+            if let Outcome::Run(answers) = answer {
+                let step = answers.take(&mut run.at);
+                self.hits.0 += u64::from(matches!(step, Some(Answer::Value(_))));
+                self.hits.1 += u64::from(matches!(step, Some(Answer::Nil)));
+                render_step(step.as_ref(), resp, &mut self.out);
+            } else {
+                render_one(answer, Shape::Plain, resp, &mut self.out);
+            }
+            self.largest = self.largest.max(self.out.len() - before);
+        }
+        run.left -= commands;
+        if run.left == 0 {
+            self.runs.remove(index);
+        }
+        true
     }
 
     /// Answers in turn: now if nothing is awaited, else after what is.
@@ -507,6 +764,32 @@ impl Connection {
         reply.error(text);
         self.reply_now(reply);
     }
+}
+
+/// What became of a request that might join the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// It has joined, and had so many bytes.
+    Bytes(usize),
+    /// It goes another way.
+    No,
+    /// What is in the pool must be sent first.
+    Full,
+}
+
+fn name_of(hot: Hot<'_>) -> &'static str {
+    if matches!(hot, Hot::Get(_)) { "get" } else { "set" }
+}
+
+fn within_limits(hot: Hot<'_>, env: &Env<'_>) -> bool {
+    let (key, value) = match hot {
+        Hot::Get(key) => (key, 0),
+        Hot::Set(key, value) => (key, value.len()),
+    };
+    let max = |name| env.settings.size(name);
+    key.len() <= max(Name::KeyBytesMax)
+        && value <= max(Name::ValueBytesMax)
+        && key.len() + value < STEP_BYTES_MAX.min(max(Name::RequestBytesMax))
 }
 
 fn size_of_plan(plan: &Plan) -> usize {

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use sartor_core::datalet::Cursor;
 use sartor_core::ids::ShardId;
 use sartor_core::operation::{Batch, Failure, FailureKind, Op, Outcome, Version};
+use sartor_core::run::Answer;
 use sartor_core::time::Micros;
 
 /// What WATCH remembers: where a key lives, and which version it had.
@@ -136,9 +137,21 @@ pub fn render_one(outcome: &Outcome, shape: Shape, resp: Resp, out: &mut Vec<u8>
             out.array(outcomes.len());
             outcomes.iter().for_each(|outcome| render_one(outcome, Shape::Plain, resp, out));
         }
-        (Shape::Plain, Outcome::Version(_) | Outcome::Page(..)) => {
+        (Shape::Plain, Outcome::Version(_) | Outcome::Page(..) | Outcome::Run(_)) => {
             out.error("ERR internal: an outcome that has no reply");
         }
+    }
+}
+
+/// Writes what a step of a run answered.
+pub fn render_step(answer: Option<&Answer<'_>>, resp: Resp, out: &mut Vec<u8>) {
+    match answer {
+        Some(Answer::Value(value)) => out.bulk(value),
+        Some(Answer::Done) => out.extend_from_slice(b"+OK\r\n"),
+        Some(Answer::Nil) => out.null(resp),
+        Some(Answer::Integer(number)) => out.integer(*number),
+        Some(Answer::Other(outcome)) => render_one(outcome, Shape::Plain, resp, out),
+        None => out.error("ERR internal: a run with too few answers"),
     }
 }
 

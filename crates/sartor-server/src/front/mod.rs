@@ -17,4 +17,6 @@ pub mod gather;
 pub mod glob;
 pub mod once;
 pub mod plan;
+pub mod pool;
+pub mod runs;
 pub mod verify;

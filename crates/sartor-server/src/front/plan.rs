@@ -155,7 +155,7 @@ pub struct Env<'a> {
     pub now: Now,
     /// The map, once there is one.
     pub map: Option<&'a ClusterMap>,
-    /// The shard of each slot.
+    /// The shard of each slot, or of all.
     pub slots: &'a [ShardId],
     /// Limits.
     pub settings: &'a Settings,
@@ -170,7 +170,16 @@ pub struct Env<'a> {
 impl Env<'_> {
     /// The shard of a key.
     pub fn shard_of(&self, key: &[u8]) -> Result<ShardId, String> {
-        self.slots.get(usize::from(slot_of(key))).copied().ok_or_else(no_map)
+        match self.slots {
+            [only] => Ok(*only),
+            slots => slots.get(usize::from(slot_of(key))).copied().ok_or_else(no_map),
+        }
+    }
+
+    /// Whether this node orders the shard's writes.
+    pub fn heads(&self, shard: ShardId) -> bool {
+        let head = self.map.and_then(|map| map.head_of(shard));
+        head.is_some_and(|head| head.node.0 == self.config.node)
     }
 
     /// One part a shard.

@@ -1,4 +1,5 @@
 //! The Redis protocol: requests in, replies out.
 
+pub mod hot;
 pub mod parse;
 pub mod reply;

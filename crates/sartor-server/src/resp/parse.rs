@@ -104,6 +104,11 @@ impl Parser {
         !buffer.is_empty() || self.missing.is_some() || self.skip > 0
     }
 
+    /// Whether the next request's first byte is the next one in the buffer.
+    pub fn is_idle(&self) -> bool {
+        self.missing.is_none() && self.at == 0
+    }
+
     /// Takes the next request off the front of the buffer.
     pub fn next(&mut self, buffer: &mut BytesMut, settings: &Settings, into: &mut Args) -> Parsed {
         if self.missing.is_none() {

@@ -58,8 +58,14 @@ impl Reply for Vec<u8> {
     }
 
     fn bulk(&mut self, bytes: &[u8]) {
-        self.reserve(bytes.len() + 16);
-        header(self, b'$', bytes.len() as i64);
+        self.reserve(bytes.len() + 32);
+        // Most are short.
+        let len = bytes.len() as u8;
+        match bytes.len() {
+            0..10 => self.extend_from_slice(&[b'$', b'0' + len, b'\r', b'\n']),
+            10..100 => self.extend_from_slice(&[b'$', b'0' + len / 10, b'0' + len % 10, b'\r', b'\n']),
+            _ => header(self, b'$', bytes.len() as i64),
+        }
         self.extend_from_slice(bytes);
         self.extend_from_slice(b"\r\n");
     }

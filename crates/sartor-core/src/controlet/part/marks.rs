@@ -1,9 +1,8 @@
 //! Which keys have writes in flight, without a list of them.
 
-use bytes::Bytes;
 use core::hash::{BuildHasher, Hasher};
 
-use crate::keeper::Write;
+use crate::entry::{Write, Writes};
 use crate::mutants::{Fault, planted};
 use crate::operation::Op;
 use alloc::vec;
@@ -27,9 +26,9 @@ impl Marks {
     }
 
     /// An entry with these writes is there.
-    pub fn note(&mut self, sequence: u64, writes: &[Write]) {
+    pub fn note(&mut self, sequence: u64, writes: &Writes) {
         self.last = sequence;
-        for write in writes {
+        for write in writes.iter() {
             match write {
                 Write::Put { key, .. } | Write::Delete { key } => {
                     let bucket = self.bucket_of(key);
@@ -42,21 +41,30 @@ impl Marks {
         }
     }
 
-    /// The last entry that an operation may have seen something of.
-    pub fn seen_by(&self, op: &Op) -> u64 {
+    /// The last entry that an operation may have seen something of; any that are at all members up to `settled`
+    /// are as good as none.
+    pub fn seen_by(&self, op: &Op, settled: u64) -> u64 {
+        if self.last <= settled { 0 } else { self.seen(op) }
+    }
+
+    fn seen(&self, op: &Op) -> u64 {
         match op {
             Op::Key(key, _) => self.buckets[self.bucket_of(key)].max(self.all),
             Op::Batch(batch) => {
                 let watched = batch.watched.iter().map(|(key, _)| self.buckets[self.bucket_of(key)]);
-                let steps = batch.steps.iter().map(|step| self.seen_by(step));
+                let steps = batch.steps.iter().map(|step| self.seen(step));
                 watched.chain(steps).max().unwrap_or(0).max(self.all)
             }
-            Op::Once(once) => self.seen_by(&once.op),
+            Op::Run(run) => {
+                let steps = run.steps().map(|step| self.buckets[self.bucket_of(step.key)]);
+                steps.max().unwrap_or(0).max(self.all)
+            }
+            Op::Once(once) => self.seen(&once.op),
             Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => self.last,
         }
     }
 
-    fn bucket_of(&self, key: &Bytes) -> usize {
+    fn bucket_of(&self, key: &[u8]) -> usize {
         let mut hasher = foldhash::fast::FixedState::with_seed(0).build_hasher();
         hasher.write(key);
         hasher.finish() as usize & (self.buckets.len() - 1)

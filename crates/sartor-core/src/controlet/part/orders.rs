@@ -6,8 +6,9 @@ use super::once::another;
 use super::replica::{Replica, Topology};
 use super::waiting::{Answering, Waiting, is_late, refusal};
 use crate::controlet::{Effects, Outbox, Settings, View};
+use crate::entry::Entry;
 use crate::ids::{NodeId, Position};
-use crate::keeper::{Done, Entry, Task};
+use crate::keeper::{Done, FULL_ELSEWHERE, Task};
 use crate::mutants::{Fault, planted};
 use crate::operation::{Failure, FailureKind, From, Op, Outcome, Request};
 use crate::time::{Micros, Now};
@@ -77,7 +78,7 @@ impl Orders {
         }
     }
 
-    fn take(&mut self, now: Now, request: Request, out: &mut Effects) {
+    fn take(&mut self, now: Now, mut request: Request, out: &mut Effects) {
         if self.is_known(now, &request) {
             return;
         }
@@ -87,7 +88,7 @@ impl Orders {
             let lost = || Failure::outcome(FailureKind::Uncertain, text);
             let (outcome, at) = (known.outcome.clone().unwrap_or_else(lost), known.position);
             self.answer(now, request, outcome, at, at.sequence);
-        } else if let Some(text) = self.refusal_of(&request) {
+        } else if let Some(text) = self.refusal_of(&mut request) {
             let at = self.replica.applied;
             self.answer(now, request, Failure::outcome(FailureKind::Full, text), at, 0);
         } else {
@@ -114,10 +115,14 @@ impl Orders {
         same.map(|same| same.push(request.clone())).is_some()
     }
 
-    /// Why there is no room for what a request makes, if there is none.
-    fn refusal_of(&self, request: &Request) -> Option<&'static str> {
+    /// Why there is no room for what a request makes, if there is none. In a run, it concerns some steps only.
+    fn refusal_of(&self, request: &mut Request) -> Option<&'static str> {
         if self.replica.others_are_full() && request.op.grows() {
-            return Some("command not allowed when used memory > 'maxmemory' at another copy.");
+            if let Op::Run(run) = &mut request.op {
+                run.refuse_growth();
+                return None;
+            }
+            return Some(FULL_ELSEWHERE);
         }
         let max = self.replica.settings.once_bytes_max;
         let full =

@@ -17,8 +17,9 @@ use super::once::{Name, Names};
 use super::stream::{Ordered, Stream};
 use super::surveying::Surveying;
 use crate::controlet::{Effects, Outbox, Settings, Status, View};
+use crate::entry::{Entry, Write, Writes};
 use crate::ids::{Epoch, NodeId, Position};
-use crate::keeper::{Entry, Task, Walked, Write, Writes};
+use crate::keeper::{Task, Walked};
 use crate::mutants::{Fault, planted};
 use crate::operation::{Op, Outcome, Request};
 use crate::routing::map::Member;
@@ -173,7 +174,7 @@ impl Replica {
     }
 
     /// Whether the stream ends here, so that what is applied here is applied everywhere.
-    fn is_end(&self) -> bool {
+    pub fn is_end(&self) -> bool {
         match self.topology {
             Topology::Chain => self.view.members.last().is_some_and(|tail| tail.node == self.view.me),
             Topology::Star => self.view.members.len() == 1 && self.view.is_member(),
@@ -671,8 +672,8 @@ impl Replica {
 /// A planted fault: who is being filled hears of no deletes.
 fn without_deletes(mut entry: Entry) -> Entry {
     if planted(Fault::LoseDeletesOfFill) {
-        let stays = |write: &&Write| !matches!(write, Write::Delete { .. });
-        entry.writes = Writes::Many(entry.writes.as_slice().iter().filter(stays).cloned().collect());
+        let stays = |write: &Write<'_>| !matches!(write, Write::Delete { .. });
+        entry.writes = Writes::of(entry.writes.iter().filter(stays));
     }
     entry
 }

@@ -1,7 +1,7 @@
 //! The entries that not every replica has yet, encoded once for all of them.
 
 use super::answers::Answered;
-use crate::keeper::Entry;
+use crate::entry::Entry;
 use crate::wire::codec::{Malformed, Reader, Wire, put_option};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -127,13 +127,12 @@ impl Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::{Write, Writes};
     use crate::ids::{Epoch, Position};
-    use crate::keeper::{Write, Writes};
 
     fn entry(sequence: u64) -> Ordered {
         let position = Position { epoch: Epoch(1), sequence };
-        let entry =
-            Entry { position, writes: Writes::One(Write::Delete { key: Bytes::from_static(b"key") }) };
+        let entry = Entry { position, writes: Writes::of([Write::Delete { key: b"key" }]) };
         Ordered { entry, answered: None }
     }
 

@@ -2,7 +2,8 @@
 //! meanwhile. See `survey.rs` for what it does.
 
 use crate::controlet::Settings;
-use crate::keeper::{Entry, Task, Write, Writes};
+use crate::entry::Entry;
+use crate::keeper::Task;
 use crate::time::{Micros, Now, millis};
 
 /// When the store is asked to go on.
@@ -23,7 +24,7 @@ const PAUSE_MAX_US: Micros = millis(100);
 impl Surveying {
     /// The store gets this entry, or has it.
     pub fn note(&mut self, now: Now, entry: &Entry) {
-        if let Writes::One(Write::Survey) = &entry.writes {
+        if entry.writes.is_survey() {
             self.at = Some(now.steady_us);
         }
     }
@@ -58,6 +59,7 @@ impl Surveying {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::{Write, Writes};
     use crate::ids::Position;
 
     fn at(ms: u64) -> Now {
@@ -67,7 +69,7 @@ mod tests {
     #[test]
     fn who_is_busy_surveys_less_and_no_survey_is_forgotten() {
         let settings = Settings { survey_every_us: millis(4), ..Settings::default() };
-        let entry = Entry { position: Position::ZERO, writes: Writes::One(Write::Survey) };
+        let entry = Entry { position: Position::ZERO, writes: Writes::of([Write::Survey]) };
         let mut surveying = Surveying::default();
         assert!(!surveying.is_due(at(0)));
         surveying.note(at(0), &entry);
