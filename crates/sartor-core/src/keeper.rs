@@ -198,6 +198,11 @@ impl Keeper {
         if self.shelf.metas.is_some() { Layout::Beside } else { Layout::Envelope }
     }
 
+    /// Whether its store failed, or lost what was in it.
+    pub fn is_broken(&self) -> bool {
+        self.broken.is_some()
+    }
+
     /// All entries up to here have taken effect.
     pub fn position(&self) -> Position {
         self.position

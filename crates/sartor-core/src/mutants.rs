@@ -69,6 +69,7 @@ mutants! {
     "ms+sc" SendBeforePersist "send-before-persist" "a map is sent before it is on disk",
     "ms+sc" RestartWhileAlive "restart-while-alive" "a shard begins anew although somebody has its data",
     "ms+sc" LostStoreStays "lost-store-stays" "a replica whose store lost its data stays a member",
+    "ms+sc" SlowIsGone "slow-is-gone" "a copy that was too slow counts as one whose data is gone",
     "ms+sc" IgnoreGeneration "ignore-generation" "a store that came back empty is not noticed",
     "ms+sc" CutSilently "cut-silently" "a follower that is too slow is skipped and not told",
     "ms+sc" IgnoreDeafness "ignore-deafness" "members that do not reach each other stay together",

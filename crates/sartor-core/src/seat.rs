@@ -170,8 +170,10 @@ impl Seat {
         self.controlet.status()
     }
 
-    /// How it stands, for the coordinator.
-    pub fn report(&self) -> ReplicaReport {
-        ReplicaReport { shard: self.view.shard, epoch: self.view.epoch, status: self.status() }
+    /// How it stands, for the coordinator. One that has ended says nothing: it has the view already in which another one
+    /// takes its place.
+    pub fn report(&self) -> Option<ReplicaReport> {
+        let (shard, epoch) = (self.view.shard, self.view.epoch);
+        (!self.ended).then(|| ReplicaReport { shard, epoch, status: self.status() })
     }
 }

@@ -29,6 +29,8 @@ pub struct Plan {
     pub faults: Vec<Fault>,
     /// What goes wrong in the middle of a repair.
     pub blows: Vec<Blow>,
+    /// When a member is first given up as too slow, the others of its shard crash so many messages later.
+    pub forsaken: Option<u64>,
     /// A link that is dead, at least one way, from this time on for ever.
     pub lasting: Option<Fault>,
 }
@@ -148,6 +150,7 @@ impl Plan {
             datalet: if random.percent(50) { "hash" } else { "tree" },
             faults: Vec::new(),
             blows: Vec::new(),
+            forsaken: None,
             lasting: None,
         };
         let nodes = u64::from(holders + standbys);
@@ -164,6 +167,9 @@ impl Plan {
         }
         if nodes > 1 && random.percent(15) {
             plan.lasting = Some(lasting(random, run_ms, nodes));
+        }
+        if random.percent(30) {
+            plan.forsaken = Some(random.below(4));
         }
         plan.faults.sort_by_key(|fault| fault.at);
         plan

@@ -142,8 +142,10 @@ impl View {
 pub struct Status {
     /// All entries up to here are in its store.
     pub position: Position,
-    /// Whether it lost the stream, or its store failed, and must be filled anew.
+    /// Whether it must be filled anew: it was given up as too slow, or its data is gone.
     pub lost: bool,
+    /// Whether its data is gone: its store failed, or came back empty.
+    pub gone: bool,
     /// Whether it has seen all members serve in this view.
     pub proven: bool,
     /// Members that it has given up: they must be filled anew.

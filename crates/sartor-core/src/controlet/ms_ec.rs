@@ -127,7 +127,7 @@ impl Controlet for MsEc {
         let fresh = request.floor <= replica.submitted
             || request.consistency == Consistency::Eventual
             || planted(Fault::ForgetFloor);
-        self.orders.is_head() || (reads && fresh && replica.view.is_member() && !replica.lost)
+        self.orders.is_head() || (reads && fresh && replica.view.is_member() && !replica.is_lost())
     }
 
     fn step(&mut self, now: Now, input: Input<Message>, out: &mut Outbox<Message>) {

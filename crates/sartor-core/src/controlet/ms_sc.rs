@@ -114,7 +114,7 @@ impl Controlet for MsSc {
         let replica = &self.orders.replica;
         let reads = !request.op.is_write() && !matches!(request.op, Op::Wait { .. });
         let fresh = replica.is_level() || request.consistency == Consistency::Eventual;
-        self.orders.is_head() || (reads && fresh && replica.view.is_member() && !replica.lost)
+        self.orders.is_head() || (reads && fresh && replica.view.is_member() && !replica.is_lost())
     }
 
     fn step(&mut self, now: Now, input: Input<Message>, out: &mut Outbox<Message>) {

@@ -102,7 +102,9 @@ impl Known<'_> {
     /// Whether a member's data is gone for certain: its process began another life, or its store came back empty or
     /// failed.
     fn is_gone(&self, shard: &Shard, member: Member) -> bool {
-        self.is_over(member) || self.report(shard, member).is_some_and(|report| report.status.lost)
+        let gone =
+            |report: &ReplicaReport| report.status.gone || (report.status.lost && planted(Fault::SlowIsGone));
+        self.is_over(member) || self.report(shard, member).is_some_and(gone)
     }
 
     /// A shard of which the data is gone at every member that knew everything begins anew, empty, on the same nodes.
@@ -141,6 +143,12 @@ impl Known<'_> {
         let newcomer = newcomer.filter(|_| !planted(Fault::NewcomerIsHeir));
         let mut members: Vec<Member> = stays.into_iter().filter(|member| Some(*member) != newcomer).collect();
         if members.is_empty() {
+            // Who was only too slow has all that was acknowledged.
+            let slow = |member: &Member| self.is_alive(*member) && !self.is_gone(shard, *member);
+            members = shard.members.iter().copied().filter(slow).collect();
+            members.retain(|member| Some(*member) != newcomer && Some(*member) != outcast);
+        }
+        if members.is_empty() || members.len() == shard.members.len() {
             return false;
         }
         if self.succession == Succession::MostAdvanced {
@@ -385,8 +393,26 @@ mod tests {
     }
 
     #[test]
+    fn who_was_only_too_slow_is_the_heir_where_nobody_else_is() {
+        let slow = || Some(Status { lost: true, ..Status::default() });
+        let mut last = shard(&[0, 1], None);
+        assert!(repair(&mut last, &nodes([None, slow(), at(0), at(0)]), Succession::Next));
+        assert_eq!((numbers(&last), last.born), (vec![1], Epoch(0)), "nothing is lost");
+        let mut alone = shard(&[1], None);
+        let mut known = nodes([None, slow(), None, None]);
+        assert!(!repair(&mut alone, &known, Succession::Next), "nor is it begun anew");
+        known.insert(
+            NodeId(0),
+            NodeView { incarnation: Incarnation(2), ..NodeView::clone(&known[&NodeId(1)]) },
+        );
+        let mut both = shard(&[0, 1], None);
+        assert!(repair(&mut both, &known, Succession::Next));
+        assert_eq!((numbers(&both), both.born), (vec![1], Epoch(0)));
+    }
+
+    #[test]
     fn a_store_that_lost_its_data_is_no_heir() {
-        let lost = || Some(Status { lost: true, ..Status::default() });
+        let lost = || Some(Status { lost: true, gone: true, ..Status::default() });
         let mut alone = shard(&[0], None);
         assert!(repair(&mut alone, &nodes([lost(), at(0), at(0), at(0)]), Succession::Next));
         assert_eq!((numbers(&alone), alone.born), (vec![0], Epoch(6)), "it begins anew, empty");

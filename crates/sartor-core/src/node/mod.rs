@@ -167,7 +167,7 @@ impl Node {
 
     /// How its replicas stand, for the coordinator.
     pub fn reports(&self) -> Vec<ReplicaReport> {
-        self.seats.iter().flatten().map(Seat::report).collect()
+        self.seats.iter().flatten().filter_map(Seat::report).collect()
     }
 
     /// Something happened; what to do about it is added to `out`.
@@ -279,7 +279,7 @@ impl Node {
         for index in 0..self.seats.len() {
             self.send_answers(now, ShardId(index as u16), out);
         }
-        let seats = self.seats.iter().flatten().map(Seat::report);
+        let seats = self.seats.iter().flatten().filter_map(Seat::report);
         if let Some(agent) = &mut self.agent {
             let reports = || seats.chain(self.elsewhere.values().flatten().cloned()).collect();
             let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);

@@ -3,7 +3,6 @@
 use super::{Happening, World};
 use sartor_core::coordinator::{Action, COORDINATOR, Coordinator, CoordinatorSettings, Event, Spec};
 use sartor_core::ids::Epoch;
-use sartor_core::node::Node;
 use sartor_core::routing::map::{ClusterMap, Member, Shard};
 use sartor_core::time::Now;
 
@@ -55,13 +54,17 @@ impl World {
             let newcomer = old.joining.map(|joining| joining.member);
             let knowing = || old.members.iter().filter(|member| Some(**member) != newcomer);
             let stays = knowing().any(|member| shard.members.contains(member));
+            // What a replica says of itself may be wrong; its store is not asked but looked at.
             let lives = |member: &&Member| {
                 let machine = &self.machines[usize::from(member.node.0)];
-                let holds = |node: &Node| node.statuses().any(|(id, status)| id == shard.id && !status.lost);
-                machine.incarnation == member.incarnation && machine.node.as_ref().is_some_and(holds)
+                let holds = machine.stores.get(shard.id).is_some_and(|keeper| !keeper.is_broken());
+                machine.incarnation == member.incarnation && machine.node.is_some() && holds
             };
-            if !stays && knowing().any(|member| lives(&member)) {
-                self.error = Some(format!("shard {} begins anew while {:?} lives", shard.id.0, old.members));
+            let anew = shard.born != old.born || !stays;
+            if anew && knowing().any(|member| lives(&member)) {
+                let (shard, epoch) = (shard.id.0, map.epoch.0);
+                self.error =
+                    Some(format!("shard {shard} begins anew in {epoch} while {:?} lives", old.members));
             }
         }
     }

@@ -91,6 +91,7 @@ impl World {
 
     /// A message arrives: blows whose turn has come strike before it does.
     pub(super) fn strike(&mut self) {
+        self.strike_the_others();
         if self.armed.is_empty() {
             return;
         }
@@ -109,6 +110,24 @@ impl World {
                 self.begin(fault);
                 self.at(until, Happening::End(fault));
             }
+        }
+    }
+
+    /// All members of a shard crash but the one that they have just given up.
+    fn strike_the_others(&mut self) {
+        let Some((left, shard, slow)) = self.forsaken.take() else { return };
+        if left > 0 {
+            self.forsaken = Some((left - 1, shard, slow));
+            return;
+        }
+        let shard = self.disk.as_ref().and_then(|map| map.shard(shard)).filter(|_| !self.net.healed);
+        let others = shard.into_iter().flat_map(|shard| &shard.members).map(|member| member.node.0);
+        for node in others.filter(|node| *node != slow).collect::<Vec<_>>() {
+            let (at, kind) = (self.now_us, FaultKind::Crash(node));
+            self.plan.faults.push(Fault { at, until: at + millis(500), kind });
+            let fault = self.plan.faults.len() - 1;
+            self.begin(fault);
+            self.at(at + millis(500), Happening::End(fault));
         }
     }
 

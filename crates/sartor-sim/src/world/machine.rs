@@ -3,12 +3,15 @@
 use super::{Happening, Machine, Record, Segment, World};
 use crate::flaky::Flaky;
 use bytes::Bytes;
+use sartor_core::controlet::part::message::Message;
 use sartor_core::coordinator::Heartbeat;
 use sartor_core::coordinator::agent::{Agent, AgentSettings};
 use sartor_core::ids::{Incarnation, NodeId, Position, ShardId, WorkerId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits};
 use sartor_core::node::{Actions, Event, Node, NodeSettings};
 use sartor_core::time::{Micros, Now};
+use sartor_core::wire::codec::Wire;
+use sartor_core::wire::frame::{Header, Kind};
 use sartor_datalets::{Options, engine};
 use std::sync::atomic::Ordering;
 
@@ -79,7 +82,21 @@ impl World {
             }
         }
         for (to, frame) in actions.sends {
+            self.note_given_up(to, &frame);
             self.send(node, to, frame);
+        }
+    }
+
+    /// Whether somebody is told that it is given up: what the plan has for that begins.
+    fn note_given_up(&mut self, to: WorkerId, frame: &Bytes) {
+        let Some(messages) = self.plan.forsaken.filter(|_| frame.len() < 64) else { return };
+        let Ok((Header { kind: Kind::Controlet, shard, .. }, payload)) = Header::parse(frame.clone()) else {
+            return;
+        };
+        if Message::from_bytes(payload) == Ok(Message::Cut) {
+            self.tell(|| format!("node {} is given up in shard {}", to.node.0, shard.0));
+            self.plan.forsaken = None;
+            self.forsaken = Some((messages, shard, to.node.0));
         }
     }
 

@@ -67,6 +67,8 @@ pub struct World {
     changes: u64,
     /// Blows of the plan that wait for their message: how many are left, and in which shard.
     armed: Vec<(usize, u64, ShardId)>,
+    /// Members that were given up, of which shard, after how many messages to strike the others.
+    forsaken: Option<(u64, ShardId, u16)>,
     /// Who was last removed from each shard.
     removed: BTreeMap<ShardId, Member>,
     error: Option<String>,
@@ -178,6 +180,7 @@ impl World {
             met: Met::default(),
             changes: 0,
             armed: Vec::new(),
+            forsaken: None,
             removed: BTreeMap::new(),
             error: None,
             coordinator_paused: None,

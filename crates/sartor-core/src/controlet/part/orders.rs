@@ -196,7 +196,7 @@ impl Orders {
             Done::Filled(fill) => self.replica.on_filled(fill),
             Done::Surveyed(more) => self.replica.on_surveyed(now, more),
             Done::Broken(request, failure) => {
-                self.replica.lost = true;
+                self.replica.gone = true;
                 if let Some(request) = request {
                     self.on_broken(now, request, failure, out);
                 }

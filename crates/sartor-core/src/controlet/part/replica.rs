@@ -51,8 +51,10 @@ pub struct Replica {
     pub applied: Position,
     /// Everything up to here is in every member's store.
     pub stable: Position,
-    /// The stream was lost, or the store failed: it must be filled anew.
-    pub lost: bool,
+    /// The store failed, or lost what was in it: this replica knows nothing any more.
+    pub gone: bool,
+    /// Who sends the stream sends it no more: it was too slow.
+    given_up: bool,
     /// What became of writes.
     pub answers: Answers,
     /// And of operations that clients named.
@@ -95,7 +97,8 @@ impl Replica {
             submitted: empty,
             applied: empty,
             stable: empty,
-            lost: false,
+            gone: false,
+            given_up: false,
             answers: Answers::default(),
             names: Names::default(),
             leases: Leases::new(settings.lease),
@@ -136,6 +139,8 @@ impl Replica {
         self.proven = false;
         (self.rescue, self.rescued) = (None, false);
         self.full.clear();
+        // Who was too slow has all that was acknowledged, and where nobody else is left, nobody has more.
+        self.given_up &= self.view.members.len() > 1 || planted(Fault::SlowIsGone);
         if self.view.is_member() {
             let (me, level) = (self.view.me, self.submitted);
             let others = self.view.members.iter().filter(|member| member.node != me).copied();
@@ -173,6 +178,11 @@ impl Replica {
         }
     }
 
+    /// Whether it must be filled anew.
+    pub fn is_lost(&self) -> bool {
+        self.gone || self.given_up
+    }
+
     /// Whether the stream ends here, so that what is applied here is applied everywhere.
     pub fn is_end(&self) -> bool {
         match self.topology {
@@ -208,7 +218,7 @@ impl Replica {
 
     /// Whether this replica may serve, and tell what it knows.
     pub fn is_active(&self, now: Now) -> bool {
-        self.view.is_member() && !self.lost && self.is_level() && self.leases.holds(now)
+        self.view.is_member() && !self.is_lost() && self.is_level() && self.leases.holds(now)
     }
 
     /// Whether it has all that any member had when the view began.
@@ -282,7 +292,7 @@ impl Replica {
         let begun = self.sink.as_ref().is_none_or(|sink| sink.asked > 0);
         // Also for what we have already: the acknowledgement may have been lost.
         self.ack_after_news(now);
-        if !self.is_upstream(from) || message.fill != fill || !begun || self.lost {
+        if !self.is_upstream(from) || message.fill != fill || !begun || self.is_lost() {
             return;
         }
         let mut reader = Reader::new(message.entries);
@@ -430,7 +440,7 @@ impl Replica {
 
     /// The stream's sender has given us up.
     pub fn on_cut(&mut self, from: NodeId) {
-        self.lost |= self.is_upstream(from);
+        self.given_up |= self.is_upstream(from);
     }
 
     /// A page of a fill.
@@ -448,7 +458,7 @@ impl Replica {
             self.answers = page.answers.unwrap_or_default();
             self.names = Names::default();
             self.epochs = alloc::vec![(start.epoch, 0)];
-            self.lost = false;
+            (self.gone, self.given_up) = (false, false);
         }
         self.names.merge(page.names);
         out.tasks.push(Task::Fill(page.fill, start, page.records));
@@ -658,7 +668,8 @@ impl Replica {
         let source = self.source.as_ref();
         Status {
             position: self.applied,
-            lost: self.lost,
+            lost: self.is_lost(),
+            gone: self.gone,
             proven: self.proven && self.view.is_member(),
             cut: cut.collect(),
             fill: source.map(|source| source.status(&self.stream, self.applied, self.proven)),
