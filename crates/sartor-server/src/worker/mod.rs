@@ -1,0 +1,430 @@
+//! One event loop: sockets on one side, the core's node on the other.
+//!
+//! A turn: wait; read every ready socket once and run what came; run the stores; wake the node, which
+//! sends what the turn collected; write every socket once.
+
+use crate::client::{Client, READ_BYTES};
+use crate::clock;
+use crate::config::Timing;
+use crate::front::plan::{Cursors, Env};
+use crate::front::pool::Pool;
+use crate::front::runs::Runs;
+use crate::link::{Handover, KINDS, Links, OUT};
+use crate::node::Shared;
+use crate::resp::parse::Args;
+use crate::settings::Name;
+use bytes::{Bytes, BytesMut};
+use mio::net::TcpListener;
+use mio::{Events, Interest, Poll, Token, Waker};
+use sartor_core::coordinator::agent::Agent;
+use sartor_core::coordinator::{COORDINATOR, Heartbeat, ReplicaReport};
+use sartor_core::ids::{NodeId, ShardId, WorkerId};
+use sartor_core::keeper::{Keeper, KeeperLimits};
+use sartor_core::node::{Actions, Event, Node, NodeSettings};
+use sartor_core::operation::Request;
+use sartor_core::record::Layout;
+use sartor_core::routing::map::ClusterMap;
+use sartor_core::stores::Stores;
+use sartor_core::time::{Micros, Now, millis};
+use sartor_datalets::{Options, drop_aside, engine};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+mod asks;
+mod chores;
+mod clients;
+mod runs;
+
+const CLIENTS: Token = Token(0);
+const WAKER: Token = Token(KINDS);
+const PEERS: Token = Token(2 * KINDS);
+const CLIENT: usize = 1;
+
+/// Tasks that one pass of the stores may hold: a few words can ask for large writes, and who orders
+/// must see how full it is before it takes more.
+const TASKS_MAX: usize = 16;
+const CHORES_EVERY_US: Micros = millis(100);
+/// The coordinator is away when it was not heard for so long.
+const COORDINATOR_SILENT_US: Micros = millis(1000);
+
+/// What workers of a node send each other, once a turn.
+pub enum Mail {
+    /// Frames for your node.
+    Frames(Vec<Bytes>),
+    /// A newer map.
+    Map(Arc<ClusterMap>),
+    /// How the replicas of that worker stand.
+    Reports(u8, Vec<ReplicaReport>),
+    /// A link that is for you.
+    Link(Handover),
+    /// Damage the record of this key in your copy.
+    Corrupt(ShardId, Bytes),
+}
+
+/// Where a worker gets its mail.
+#[derive(Clone)]
+pub struct Mailbox {
+    sender: Sender<Mail>,
+    waker: Arc<Waker>,
+}
+
+/// The receiving end.
+pub struct MailboxEnd {
+    poll: Poll,
+    receiver: Receiver<Mail>,
+}
+
+impl Mailbox {
+    /// A mailbox, and the worker's end of it.
+    pub fn new() -> io::Result<(Mailbox, MailboxEnd)> {
+        let poll = Poll::new()?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let (sender, receiver) = channel();
+        Ok((Mailbox { sender, waker }, MailboxEnd { poll, receiver }))
+    }
+
+    fn post(&self, mail: Mail) {
+        if self.sender.send(mail).is_ok() {
+            let _ = self.waker.wake();
+        }
+    }
+}
+
+/// An event loop.
+pub struct Worker {
+    me: WorkerId,
+    shared: Shared,
+    poll: Poll,
+    listener: TcpListener,
+    links: Links,
+    mail: Receiver<Mail>,
+    mailboxes: Vec<Mailbox>,
+    node: Node,
+    stores: Stores,
+    actions: Actions,
+    map: Option<Arc<ClusterMap>>,
+    slots: Vec<ShardId>,
+    cursors: Cursors,
+    clients: Vec<Option<Box<Client>>>,
+    free: Vec<usize>,
+    generations: Vec<u32>,
+    next_id: u64,
+    /// Clients to look at again without waiting for an event.
+    again: Vec<usize>,
+    dirty: Vec<usize>,
+    requests: Vec<Request>,
+    args: Args,
+    runs: Runs,
+    pool: Pool,
+    scratch: Box<[u8]>,
+    spare: BytesMut,
+    charged: usize,
+    /// About what our records take, as it is counted in the node's sum, and whether that is too much.
+    stored: u64,
+    full: bool,
+    chores_at: Micros,
+    accept_again: bool,
+    counts: Counts,
+}
+
+/// Counted during a turn, added to the shared counters at its end.
+#[derive(Default)]
+struct Counts {
+    commands: u64,
+    bytes_in: u64,
+    bytes_out: u64,
+    hits: u64,
+    misses: u64,
+}
+
+impl Worker {
+    /// A worker of a node.
+    pub fn new(
+        index: u8,
+        shared: Shared,
+        mut listener: TcpListener,
+        peers: Option<TcpListener>,
+        end: MailboxEnd,
+        mailboxes: Vec<Mailbox>,
+    ) -> io::Result<Worker> {
+        let MailboxEnd { poll, receiver } = end;
+        poll.registry().register(&mut listener, CLIENTS, Interest::READABLE)?;
+        let mut links = Links::new(shared.config.cluster, index, peers);
+        links.register(poll.registry(), PEERS)?;
+        links.set_addrs(COORDINATOR, &shared.config.coordinator);
+        let me = WorkerId { node: NodeId(shared.config.node), worker: index };
+        let timing = Timing::of(shared.config.detect_ms);
+        let agent = (index == 0).then(|| Agent::new(heartbeat(&shared), timing.agent));
+        let settings = node_settings(&shared, &timing);
+        Ok(Worker {
+            me,
+            poll,
+            listener,
+            links,
+            mail: receiver,
+            mailboxes,
+            node: Node::new(me, shared.incarnation, settings, agent),
+            stores: Stores::default(),
+            actions: Actions::default(),
+            map: None,
+            slots: Vec::new(),
+            cursors: Cursors::default(),
+            // The pool has the first place.
+            clients: vec![None],
+            free: Vec::new(),
+            generations: vec![0],
+            next_id: u64::from(index) << 48,
+            again: Vec::new(),
+            dirty: Vec::new(),
+            requests: Vec::new(),
+            args: Args::default(),
+            runs: Runs::default(),
+            pool: Pool::default(),
+            scratch: vec![0; READ_BYTES].into(),
+            spare: BytesMut::new(),
+            charged: 0,
+            stored: 0,
+            full: false,
+            chores_at: 0,
+            accept_again: false,
+            counts: Counts::default(),
+            shared,
+        })
+    }
+
+    /// Turns until the process ends.
+    pub fn run(&mut self) {
+        let mut events = Events::with_capacity(1024);
+        loop {
+            let timeout = self.timeout(clock::now());
+            match self.poll.poll(&mut events, Some(timeout)) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => panic!("epoll failed: {error}"),
+                Ok(()) => {}
+            }
+            self.turn(&events);
+        }
+    }
+
+    fn timeout(&self, now: Now) -> Duration {
+        if !self.again.is_empty() || !self.actions.replies.is_empty() {
+            return Duration::ZERO;
+        }
+        let wake_at = self.node.wake_at().unwrap_or(Micros::MAX).min(self.chores_at);
+        Duration::from_micros(wake_at.saturating_sub(now.steady_us))
+    }
+
+    fn turn(&mut self, events: &Events) {
+        let mut now = clock::now();
+        let mut frames = Vec::new();
+        for event in events {
+            let token = event.token();
+            match (token, token.0 % KINDS) {
+                (CLIENTS, _) => self.accept(now),
+                (WAKER, _) => self.read_mail(now, &mut frames),
+                (PEERS, _) => self.links.accept(self.poll.registry()),
+                (_, CLIENT) => self.on_client_event(token.0 / KINDS, event),
+                (_, OUT) => self.links.on_out_event(now.steady_us, token, event.is_read_closed()),
+                (_, _) => self.links.on_in_event(self.poll.registry(), token, &mut frames),
+            }
+        }
+        for index in std::mem::take(&mut self.again) {
+            self.serve(now, index);
+        }
+        self.close_pool(now);
+        // Stamps of other members count from when they came, so the clock must be younger than they are.
+        now = clock::now();
+        for frame in frames {
+            self.node.step(now, Event::Frame(frame), &mut self.actions);
+            self.run_stores(now);
+        }
+        self.run_stores(now);
+        now = clock::now();
+        if self.node.wake_at().is_some_and(|at| at <= now.steady_us) {
+            self.node.step(now, Event::Wake, &mut self.actions);
+            self.run_stores(now);
+        }
+        self.answer(now);
+        self.send(now);
+        self.write_clients(now);
+        if now.steady_us >= self.chores_at {
+            self.chores(now);
+        }
+        self.count();
+    }
+
+    /// Runs tasks until there are none; replicas come and go before theirs.
+    fn run_stores(&mut self, now: Now) {
+        let mut ran = false;
+        while !self.actions.tasks.is_empty()
+            || !self.actions.opened.is_empty()
+            || !self.actions.dropped.is_empty()
+        {
+            for shard in std::mem::take(&mut self.actions.dropped) {
+                drop_aside(self.stores.remove(shard));
+            }
+            if self.actions.adopted {
+                self.adopt_map();
+            }
+            for (shard, epoch) in std::mem::take(&mut self.actions.opened) {
+                self.open_store(shard, epoch);
+            }
+            ran = true;
+            let mut tasks = std::mem::take(&mut self.actions.tasks);
+            self.stores.expect(&tasks);
+            for (shard, task) in tasks.drain(..) {
+                let done = self.stores.run(now, shard, task);
+                self.node.step(now, Event::Stored(shard, done), &mut self.actions);
+            }
+            // The list goes back with its room, unless new tasks came meanwhile.
+            if self.actions.tasks.is_empty() {
+                self.actions.tasks = tasks;
+            }
+        }
+        if self.actions.adopted {
+            self.adopt_map();
+        }
+        if ran {
+            self.weigh(now);
+        }
+    }
+
+    /// Keeps the node's sum of records, and tells when there is no memory for more.
+    fn weigh(&mut self, now: Now) {
+        let stored = self.stores.bytes();
+        let sum = &self.shared.stats.stored;
+        if stored != self.stored {
+            sum.fetch_add(stored.wrapping_sub(self.stored), Ordering::Relaxed);
+            self.stored = stored;
+        }
+        let max = self.shared.settings.get(Name::MemoryMax);
+        let full = max > 0 && sum.load(Ordering::Relaxed) >= max;
+        if full != self.full {
+            self.full = full;
+            self.stores.set_full(full);
+            self.node.step(now, Event::Full(full), &mut self.actions);
+        }
+    }
+
+    fn open_store(&mut self, shard: ShardId, epoch: sartor_core::ids::Epoch) {
+        let Some(map) = &self.map else { return };
+        let table = map.shard(shard).and_then(|shard| map.table_of(shard));
+        let Some(engine) = table.and_then(|table| engine(&table.datalet)) else {
+            return eprintln!("sartor: shard {} wants an engine that this node does not have", shard.0);
+        };
+        let value_bytes_max = self.shared.settings.size(Name::ValueBytesMax);
+        let limits = KeeperLimits { value_bytes_max, ..KeeperLimits::default() };
+        let options = Options { seed: map.seed };
+        let keeper = (engine.open)(&options).and_then(|store| {
+            Ok(match engine.layout {
+                Layout::Envelope => Keeper::enveloped(store, limits),
+                Layout::Beside => Keeper::beside(store, (engine.open)(&options)?, limits),
+            })
+        });
+        match keeper {
+            Ok(mut keeper) => {
+                keeper.set_full(self.full);
+                self.stores.insert(shard, keeper.starting_in(epoch));
+            }
+            Err(error) => eprintln!("sartor: shard {} cannot open its store: {error}", shard.0),
+        }
+    }
+
+    /// The node has a newer map: routes and addresses follow, and the other workers learn of it.
+    fn adopt_map(&mut self) {
+        self.actions.adopted = false;
+        let Some(map) = self.node.map().cloned() else { return };
+        self.slots = map.slot_table(0);
+        if self.slots.iter().all(|shard| *shard == self.slots[0]) {
+            // One shard has them all: no need to look which.
+            self.slots.truncate(1);
+        }
+        for node in map.nodes.iter().filter(|node| node.id != self.me.node) {
+            for worker in 0..map.workers.max(1) {
+                self.links.set_addr(WorkerId { node: node.id, worker }, &node.peer_addr);
+            }
+        }
+        if self.me.worker == 0 {
+            for mailbox in self.mailboxes.iter().skip(1) {
+                mailbox.post(Mail::Map(map.clone()));
+            }
+        }
+        self.map = Some(map);
+    }
+
+    fn read_mail(&mut self, now: Now, frames: &mut Vec<Bytes>) {
+        while let Ok(mail) = self.mail.try_recv() {
+            match mail {
+                Mail::Frames(more) => frames.extend(more),
+                Mail::Map(map) => {
+                    self.node.step(now, Event::Map(map), &mut self.actions);
+                    self.run_stores(now);
+                }
+                Mail::Reports(worker, reports) => {
+                    self.node.step(now, Event::Reports(worker, reports), &mut self.actions);
+                }
+                Mail::Corrupt(shard, key) => drop(self.corrupt(shard, &key)),
+                Mail::Link(handover) => self.links.adopt(self.poll.registry(), handover, frames),
+            }
+        }
+    }
+
+    fn send(&mut self, now: Now) {
+        let mut near: BTreeMap<u8, Vec<Bytes>> = BTreeMap::new();
+        for (to, frame) in self.actions.sends.drain(..) {
+            if to.node == self.me.node {
+                near.entry(to.worker).or_default().push(frame);
+            } else {
+                self.links.send(to, &frame);
+            }
+        }
+        for (worker, frames) in near {
+            if let Some(mailbox) = self.mailboxes.get(usize::from(worker)) {
+                mailbox.post(Mail::Frames(frames));
+            }
+        }
+        for handover in self.links.handovers.drain(..) {
+            if let Some(mailbox) = self.mailboxes.get(usize::from(handover.worker)) {
+                mailbox.post(Mail::Link(handover));
+            }
+        }
+        self.links.flush(now.steady_us, self.poll.registry());
+    }
+}
+
+/// What planning and joining may see.
+fn env<'a>(
+    now: Now,
+    shared: &'a Shared,
+    map: Option<&'a ClusterMap>,
+    slots: &'a [ShardId],
+    cursors: &'a mut Cursors,
+) -> Env<'a> {
+    let (settings, stats, config) = (&shared.settings, &*shared.stats, &*shared.config);
+    Env { now, map, slots, settings, stats, cursors, config }
+}
+
+fn node_settings(shared: &Shared, timing: &Timing) -> NodeSettings {
+    let mut settings = NodeSettings::default();
+    settings.controlet.lease = timing.lease;
+    settings.controlet.patience_us = millis(shared.settings.get(Name::FailoverWaitMs));
+    settings.forward.patience_us = settings.controlet.patience_us;
+    settings.controlet.once_ms = shared.settings.get(Name::OnceMs);
+    settings.controlet.once_bytes_max = shared.settings.size(Name::OnceBytesMax);
+    settings
+}
+
+fn heartbeat(shared: &Shared) -> Heartbeat {
+    Heartbeat {
+        node: NodeId(shared.config.node),
+        incarnation: shared.incarnation,
+        pid: std::process::id(),
+        client_addr: shared.config.announce.as_ref().unwrap_or(&shared.config.listen).clone(),
+        peer_addr: shared.config.peer_announce.as_ref().unwrap_or(&shared.config.peer_listen).clone(),
+        ..Heartbeat::default()
+    }
+}
