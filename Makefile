@@ -1,9 +1,9 @@
 # make test: everything within 15 minutes on 2 cores. make test-full: the long tier.
 export RUSTDOCFLAGS = -D warnings
 MODES = ms+sc ms+ec
-.PHONY: test test-full lint unit seeds mutants processes release
+.PHONY: test test-full lint unit seeds mutants guard processes release
 
-test: lint unit seeds processes
+test: lint unit seeds guard processes
 
 # Format, lints and docs: a warning is an error.
 lint:
@@ -19,9 +19,14 @@ release:
 
 # Fixed seeds of every mode, then fresh ones; a failure prints the seed that shows it again.
 seeds: release
-	for mode in $(MODES); do target/release/sartor sim --mode $$mode --seeds 2000 || exit 1; done
+	for mode in $(MODES); do target/release/sartor sim --mode $$mode --seeds 1000 || exit 1; done
 	for mode in $(MODES); do \
-		target/release/sartor sim --mode $$mode --seeds 3000 --first $$(date +%s) || exit 1; done
+		target/release/sartor sim --mode $$mode --seeds 1500 --first $$(date +%s) || exit 1; done
+
+# What requests cost in instructions and allocations, beside what was recorded.
+guard: release
+	tests/setup
+	bench/guard
 
 # Protocol faults planted on purpose, one after the other: the simulator must find each.
 mutants:
