@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// What is explored: a name, what may go wrong, and whether most frames come at once.
 type Scope = (&'static str, Budget, bool);
 
-/// Those that end within minutes, with 7 GB of memory.
+/// Those that end within minutes, with 10 GB of memory.
 const SCOPES: &[Scope] = &[
     ("crash", budget([1, 0, 2, 1, 1]), true),
     ("suspicion", budget([0, 1, 0, 0, 1]), true),
