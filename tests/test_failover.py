@@ -369,15 +369,15 @@ def test_the_check_would_notice():
     """ms+ec does not promise what ms+sc does: the same load and the same check tell them apart."""
     with started("--mode", "ms+ec") as cluster:
         # Whether a read comes before the news on waking is a matter of luck: it gets several chances.
-        violation = next(filter(None, (stale_reads(cluster) for _ in range(10))), None)
+        violation = next(filter(None, (stale_reads(cluster, f"try{number}") for number in range(10))), None)
         print(f"\nms+ec: {violation}")
         assert violation and "no order explains" in violation
 
 
-def stale_reads(cluster):
+def stale_reads(cluster, prefix):
     """A secondary stands still for too short a time to be replaced, and is asked when it wakes."""
-    late = Load([cluster.port + 1], connections=12, keys=20, retries=False, held=True)
-    with Load(ports(cluster), keys=20, retries=False) as load, late:
+    late = Load([cluster.port + 1], connections=12, keys=20, retries=False, prefix=prefix, held=True)
+    with Load(ports(cluster), keys=20, retries=False, prefix=prefix) as load, late:
         time.sleep(0.5)
         with stopped(status(cluster)["nodes"][1], 0.3):
             time.sleep(0.2)

@@ -52,8 +52,13 @@ impl Net {
         if random.percent(loss) {
             return Vec::new();
         }
-        let count = if random.percent(duplication) { 2 } else { 1 };
         let longer = if random.percent(late) { LATE_US } else { delay };
-        (0..count).map(|_| random.between(50, 2000) + random.below(longer + 1)).collect()
+        let mut copies = vec![random.between(50, 2000) + random.below(longer + 1)];
+        if random.percent(duplication) {
+            // Now and then the second one comes when much has changed.
+            let longer = if random.percent(20) { LATE_US } else { longer };
+            copies.push(random.between(50, 2000) + random.below(longer + 1));
+        }
+        copies
     }
 }

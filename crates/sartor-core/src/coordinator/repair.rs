@@ -78,8 +78,10 @@ impl Known<'_> {
     fn is_sound(&self, shard: &Shard, member: Member) -> bool {
         let lost = self.report(shard, member).is_some_and(|report| report.status.lost);
         let mut others = shard.members.iter().filter(|other| **other != member && self.is_alive(**other));
+        // Who is itself given up, or has lost its data, is no witness: what it did not hear is its own fault.
         let given_up = others.any(|other| {
-            self.report(shard, *other).is_some_and(|report| report.status.cut.contains(&member.node))
+            let report = self.report(shard, *other).filter(|report| !report.status.lost);
+            report.is_some_and(|report| report.status.cut.contains(&member.node))
         });
         self.is_alive(member) && (!lost || planted(Fault::LostStoreStays)) && !given_up
     }
@@ -372,6 +374,10 @@ mod tests {
         let mut shard_ = shard(&[0, 1, 2], None);
         assert!(repair(&mut shard_, &nodes([lost, at(1), at(1), None]), Succession::Next));
         assert_eq!(numbers(&shard_), [1, 2]);
+        let lost_and_cuts = Some(Status { lost: true, cut: vec![NodeId(2)], ..Status::default() });
+        let mut shard_ = shard(&[0, 1, 2], None);
+        assert!(repair(&mut shard_, &nodes([at(1), lost_and_cuts, at(1), None]), Succession::Next));
+        assert_eq!(numbers(&shard_), [0, 2], "who is lost is no witness");
     }
 
     #[test]

@@ -18,6 +18,7 @@ impl World {
                 Action::Persist(map) => {
                     let epoch = map.epoch;
                     self.judge_restarts(&map);
+                    self.judge_removals(&map);
                     self.tell(|| format!("map {}: {}", map.epoch.0, describe(&map)));
                     self.changes += 1;
                     self.arm(&map);

@@ -189,6 +189,8 @@ impl World {
             settings.controlet.batch_bytes_max = 100;
             settings.controlet.window_bytes_max = 300;
             settings.controlet.stream_bytes_max = 2000;
+            // A small window on a network that reorders is slow even if all is well.
+            settings.controlet.pace_bytes_per_s_min = 100;
             settings.controlet.expire_batch_max = 2;
             settings.controlet.waiters_max = 2;
             settings.controlet.page_bytes_max = 64;

@@ -1,5 +1,6 @@
 //! The world: time, the network, nodes with their stores, the coordinator with its disk, clients.
 
+mod blame;
 mod control;
 mod faults;
 mod load;

@@ -52,8 +52,6 @@ impl Pace {
     }
 }
 
-/// Who takes longer than this for everything may be slow.
-const SLOW_US: Micros = millis(50);
 /// From fewer acknowledgements nothing is concluded.
 const ACKS_MIN: u64 = 5;
 /// Entries ordered within so long are one item of what a follower lacks.
@@ -114,7 +112,8 @@ impl Follower {
         }
         let pace = core::mem::replace(&mut self.pace, Pace::new(now));
         // A link that is far is slow from the beginning, one that is narrow when there is something to carry.
-        let slow_us = self.usual_us.saturating_mul(4).max(SLOW_US);
+        // The middle of a chain tells how far it is only now and then, so that a slow tail is not held against it.
+        let slow_us = self.usual_us.saturating_mul(4).max(settings.resend_us);
         let late =
             self.lag(now) >= settings.cut_after_us || (pace.acks >= ACKS_MIN && pace.quickest_us > slow_us);
         if pace.acks > 0 {

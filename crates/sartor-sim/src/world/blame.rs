@@ -1,0 +1,49 @@
+//! Who is given up must have been struck: a copy that nothing happened to stays.
+//!
+//! A protocol that gives up sound copies loses nothing while the others live, so no other check sees it; but one more
+//! crash and all is gone, although fewer were struck than the shard tolerates.
+
+use super::World;
+use crate::plan::FaultKind;
+use sartor_core::coordinator::COORDINATOR;
+use sartor_core::routing::map::{ClusterMap, Member, Shard};
+use sartor_core::time::{Micros, millis};
+
+/// What ended longer ago explains nothing any more.
+const LATELY_US: Micros = millis(8000);
+
+impl World {
+    /// No shard of this map has lost a member without a reason.
+    pub(super) fn judge_removals(&mut self, map: &ClusterMap) {
+        let Some(old) = &self.disk else { return };
+        let lost = |old: &Shard, new: &Shard| {
+            // Who has not yet got everything is no loss.
+            let newcomer = old.joining.map(|joining| joining.member);
+            let stays = |member: &Member| new.members.contains(member) || Some(*member) == newcomer;
+            old.members.iter().copied().find(|member| !stays(member) && !self.was_struck(old, member.node.0))
+        };
+        let pairs = || old.shards.iter().zip(&map.shards);
+        if let Some((shard, member)) = pairs().find_map(|(old, new)| Some((old, lost(old, new)?))) {
+            let (shard, epoch) = (shard.id.0, map.epoch.0);
+            self.error =
+                Some(format!("shard {shard} gives up {member:?} in {epoch} though nothing struck it"));
+        }
+    }
+
+    /// Whether something that happened lately can explain that this member is given up: anything but a crash of others.
+    fn was_struck(&self, shard: &Shard, node: u16) -> bool {
+        let concerns = |node: &u16| {
+            *node == COORDINATOR.node.0 || shard.members.iter().any(|member| member.node.0 == *node)
+        };
+        let explains = |kind: FaultKind| match kind {
+            FaultKind::Crash(struck) | FaultKind::StoreLoss(struck) | FaultKind::StoreFailure(struck) => {
+                struck == node
+            }
+            _ => kind.nodes().is_empty() || kind.nodes().iter().any(concerns),
+        };
+        let lately =
+            |at: Micros, until: Micros| at <= self.now_us && self.now_us <= until.saturating_add(LATELY_US);
+        let all = self.plan.faults.iter().chain(&self.plan.lasting);
+        all.into_iter().any(|fault| lately(fault.at, fault.until) && explains(fault.kind))
+    }
+}
