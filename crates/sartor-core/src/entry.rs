@@ -93,24 +93,36 @@ impl fmt::Debug for Writes {
 }
 
 impl<'a> Write<'a> {
-    /// Reads one off the front; none if the bytes say something else.
-    fn take(from: &mut &'a [u8]) -> Option<Write<'a>> {
-        let (&tag, rest) = from.split_first()?;
-        *from = rest;
-        match tag {
-            0 => Some(Write::Put {
-                key: get_bytes(from)?,
-                value: get_bytes(from)?,
-                deadline_ms: get_deadline(from)?,
-            }),
-            1 => Some(Write::Delete { key: get_bytes(from)? }),
-            2 => Some(Write::Clear),
-            3 => Some(Write::Survey),
-            _ => None,
+    /// The key that changes, if it is one.
+    #[inline]
+    pub fn key(&self) -> Option<&'a [u8]> {
+        match self {
+            Write::Put { key, .. } | Write::Delete { key } => Some(key),
+            Write::Clear | Write::Survey => None,
         }
+    }
+
+    /// Reads one off the front; none if the bytes say something else.
+    #[inline]
+    fn take(from: &mut &'a [u8]) -> Option<Write<'a>> {
+        let (&tag, mut rest) = from.split_first()?;
+        let write = match tag {
+            0 => Write::Put {
+                key: get_bytes(&mut rest)?,
+                value: get_bytes(&mut rest)?,
+                deadline_ms: get_deadline(&mut rest)?,
+            },
+            1 => Write::Delete { key: get_bytes(&mut rest)? },
+            2 => Write::Clear,
+            3 => Write::Survey,
+            _ => return None,
+        };
+        *from = rest;
+        Some(write)
     }
 }
 
+#[inline]
 fn get_deadline(from: &mut &[u8]) -> Option<Option<u64>> {
     let (&present, rest) = from.split_first()?;
     *from = rest;

@@ -95,10 +95,13 @@ impl Done {
 impl Task {
     /// Whether it looks at several keys.
     pub fn is_run(&self) -> bool {
-        let (Task::Evaluate(Request { op, .. }, _) | Task::Read(Request { op, .. })) = self else {
-            return false;
-        };
-        matches!(op, Op::Run(run) if run.len() > 1)
+        match self {
+            Task::Evaluate(Request { op, .. }, _) | Task::Read(Request { op, .. }) => {
+                matches!(op, Op::Run(run) if run.len() > 1)
+            }
+            Task::Apply(entry) => entry.writes.len() > 1,
+            _ => false,
+        }
     }
 
     fn into_request(self) -> Option<Request> {
@@ -218,10 +221,17 @@ impl Keeper {
 
     /// A hint that this task will be run soon.
     pub fn expect(&mut self, task: &Task) {
-        let (Task::Evaluate(Request { op, .. }, _) | Task::Read(Request { op, .. })) = task else { return };
-        match op {
-            Op::Key(key, _) => self.shelf.store.expect(key),
-            Op::Run(run) => run.steps().for_each(|step| self.shelf.store.expect(step.key)),
+        let store = &mut self.shelf.store;
+        match task {
+            Task::Evaluate(Request { op, .. }, _) | Task::Read(Request { op, .. }) => match op {
+                Op::Key(key, _) => store.expect(key),
+                Op::Run(run) => run.steps().for_each(|step| store.expect(step.key)),
+                _ => {}
+            },
+            Task::Apply(entry) => {
+                let keys = entry.writes.iter().filter_map(|write| write.key());
+                keys.for_each(|key| store.expect(key));
+            }
             _ => {}
         }
     }

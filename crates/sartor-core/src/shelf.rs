@@ -11,13 +11,18 @@ use alloc::vec::Vec;
 pub(crate) struct Shelf {
     pub(crate) store: Box<dyn Datalet>,
     pub(crate) metas: Option<Box<dyn Datalet>>,
+    /// A record that is put: its meta and its value.
     scratch: Vec<u8>,
+    /// The meta that `scratch` begins with, and how long it is there: the records of an entry share it.
+    encoded: (Meta, usize),
 }
 
 impl Shelf {
     /// Records in `store`; their metas in `metas`, or in front of the values.
     pub(crate) fn new(store: Box<dyn Datalet>, metas: Option<Box<dyn Datalet>>) -> Shelf {
-        Shelf { store, metas, scratch: Vec::new() }
+        let mut shelf = Shelf { store, metas, scratch: Vec::new(), encoded: (Meta::default(), 0) };
+        shelf.encode(Meta::default());
+        shelf
     }
 
     pub(crate) fn generation(&self) -> u64 {
@@ -58,8 +63,10 @@ impl Shelf {
     }
 
     pub(crate) fn put(&mut self, key: &[u8], value: &[u8], meta: Meta) -> Result<(), DataletError> {
-        self.scratch.clear();
-        meta.encode(&mut self.scratch);
+        if self.encoded.0 != meta {
+            self.encode(meta);
+        }
+        self.scratch.truncate(self.encoded.1);
         match &mut self.metas {
             Some(metas) => {
                 metas.put(key, &self.scratch)?;
@@ -71,10 +78,17 @@ impl Shelf {
                 // A huge value must not keep its room for ever.
                 if self.scratch.capacity() > 1 << 20 {
                     self.scratch = vec![];
+                    self.encode(meta);
                 }
                 Ok(())
             }
         }
+    }
+
+    fn encode(&mut self, meta: Meta) {
+        self.scratch.clear();
+        meta.encode(&mut self.scratch);
+        self.encoded = (meta, self.scratch.len());
     }
 
     pub(crate) fn delete(&mut self, key: &[u8]) -> Result<(), DataletError> {

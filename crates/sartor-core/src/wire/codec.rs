@@ -50,11 +50,16 @@ pub fn get_varint(from: &mut &[u8]) -> Option<u64> {
             *from = rest;
             Some(u64::from(*byte))
         }
-        _ => get_long_varint(from),
+        // By value, so that what callers read from stays in registers.
+        _ => {
+            let (value, rest) = get_long_varint(from)?;
+            *from = rest;
+            Some(value)
+        }
     }
 }
 
-fn get_long_varint(from: &mut &[u8]) -> Option<u64> {
+fn get_long_varint(from: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0;
     for (i, &byte) in from.iter().enumerate().take(10) {
         if i == 9 && byte > 1 {
@@ -62,8 +67,7 @@ fn get_long_varint(from: &mut &[u8]) -> Option<u64> {
         }
         value |= u64::from(byte & 0x7f) << (7 * i);
         if byte < 0x80 {
-            *from = &from[i + 1..];
-            return Some(value);
+            return Some((value, &from[i + 1..]));
         }
     }
     None

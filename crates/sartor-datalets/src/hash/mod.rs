@@ -43,7 +43,7 @@ pub struct Hash {
     /// Segments that were joined to others.
     vacant: Vec<u32>,
     len: u64,
-    /// Hashes of keys that will be asked for, and whose lines were fetched.
+    /// Hashes of keys that will be asked for.
     expected: Vec<u64>,
     /// What the segments take, beside themselves.
     bytes: u64,
@@ -82,9 +82,16 @@ impl Hash {
         self.directory[self.index_of(hash)] as usize
     }
 
-    /// The lines of all announced keys are on their way; now the entries. Each step for all keys, so that misses overlap.
+    /// The lines of all announced keys, then their entries: each step for all keys in one short loop, so that misses
+    /// overlap.
     #[inline]
     fn fetch_expected(&mut self) {
+        if self.expected.is_empty() {
+            return;
+        }
+        for &hash in &self.expected {
+            self.segments[self.segment_of(hash)].touch_line(hash);
+        }
         for &hash in &self.expected {
             self.segments[self.segment_of(hash)].touch_entry(hash);
         }
@@ -172,12 +179,10 @@ impl Datalet for Hash {
     }
 
     fn expect(&mut self, key: &[u8]) {
-        let hash = hash_of(&self.hasher, key);
-        self.segments[self.segment_of(hash)].touch_line(hash);
         if self.expected.len() == EXPECTED_MAX {
             self.fetch_expected();
         }
-        self.expected.push(hash);
+        self.expected.push(hash_of(&self.hasher, key));
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), DataletError> {
