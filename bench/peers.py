@@ -67,6 +67,13 @@ class Layout:
         self.processes, self.pids = [], []
         self.folder = tempfile.mkdtemp(prefix="sartor-compare-")
 
+    def unix(self, option, name, wanted, path=""):
+        """Words that make a server listen at a path in the folder, and the load go there."""
+        if not wanted:
+            return []
+        self.target = "unix:" + os.path.join(self.folder, name)
+        return ["--" + option, os.path.join(self.folder, path or name)]
+
     def start(self, *words, counts=True):
         """Starts a server process on its core."""
         process = subprocess.Popen(["taskset", "-c", SERVER_CORE, *words], cwd=self.folder, **QUIET)
@@ -96,8 +103,8 @@ def building(layout, steps):
         raise
 
 
-def redis(port, replicas=0, options=(), name=None):
-    """redis-server, with replicas that follow asynchronously."""
+def redis(port, replicas=0, options=(), name=None, unix=False):
+    """redis-server, with replicas that follow asynchronously; asked over a Unix socket if told so."""
     server = need("redis-server", "redis-server")
 
     def steps(layout):
@@ -105,7 +112,7 @@ def redis(port, replicas=0, options=(), name=None):
         common += ["--maxclients", "20000"]
         for i in range(replicas + 1):
             follows = ["--replicaof", "127.0.0.1", str(port)] if i else []
-            layout.start(server, "--port", str(port + i), *common, *follows)
+            layout.start(server, "--port", str(port + i), *common, *follows, *layout.unix("unixsocket", "redis.sock", unix))
             wait_for(lambda: "PONG" in ask(port + i, "PING"), f"redis-server at {port + i}")
         ready = lambda: ask(port, "INFO", "replication").count("state=online") == replicas
         wait_for(ready, "replicas of redis-server")
@@ -150,14 +157,15 @@ def echo(port):
     return building(Layout("echo", f"127.0.0.1:{port}"), steps)
 
 
-def sartor(port, copies=1, shards=1, mode="ms+sc", datalet="hash"):
+def sartor(port, copies=1, shards=1, mode="ms+sc", datalet="hash", workers=1, unix=False):
     """A cluster as `sartor up` starts it; nodes and coordinator count, not what supervises them."""
     if not os.access(SARTOR, os.X_OK):
         raise Trouble(f"{SARTOR} is missing; build it: make release, or name it: SARTOR=...")
 
     def steps(layout):
         words = ["up", "--shards", str(shards), "--copies", str(copies), "--standbys", "0", "--mode", mode]
-        words += ["--datalet", datalet, "--port", str(port), "--detect-ms", "10000"]
+        words += ["--datalet", datalet, "--port", str(port), "--detect-ms", "10000", "--workers", str(workers)]
+        words += layout.unix("unix", "sockets/node-0.sock", unix, "sockets")
         layout.start(SARTOR, *words, counts=False)
 
         def healthy():

@@ -256,3 +256,50 @@ def test_processes_from_files(tmp_path):
     exposed.write_text(verbs[1][1].replace("127.0.0.1", "0.0.0.0").replace("unprotected = true", ""))
     done = subprocess.run([SARTOR, "serve", "--config", str(exposed)], capture_output=True, text=True)
     assert done.returncode == 1 and "no authentication" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_clients_of_this_machine_may_use_unix_sockets(tmp_path, workers):
+    """The same cluster is behind them, also after a node was killed and its socket left behind."""
+    cluster = Cluster("--unix", str(tmp_path / "new"), "--workers", workers)
+    sockets = [tmp_path / "new" / f"node-{node}.sock" for node in range(4)]
+    client = lambda node: redis.Redis(unix_socket_path=str(sockets[node]))
+    try:
+        clients = [client(node) for node in range(4) for _ in range(4)]
+        for number, db in enumerate(clients):
+            assert db.set(f"key:{number}", number)
+        large = os.urandom(3 << 20)
+        assert client(0).set("large", large) and client(3).get("large") == large
+        pipe = client(1).pipeline(transaction=False)
+        for number in range(5000):
+            pipe.set(f"many:{number}", number)
+        assert pipe.execute() == [True] * 5000
+        assert cluster.client(2).mget(f"key:{n}" for n in range(16)) == [b"%d" % n for n in range(16)]
+        assert any(c["addr"] == f"{sockets[0]}:0" for c in client(0).client_list()) or workers == "2"
+        pid = cluster.pids()[1]
+        os.kill(pid, signal.SIGKILL)
+        again = lambda: alive_at(client(0)) and cluster.pids()[1] not in (0, pid)
+        wait_for(again, "node 0 answers at the same path")
+    finally:
+        cluster.end()
+
+
+def alive_at(client):
+    try:
+        return client.get("key:0") == b"0"
+    except redis.RedisError:
+        return False
+
+
+def test_a_taken_path_is_one_clear_line(tmp_path):
+    (tmp_path / "node-0.sock").write_text("not a socket")
+    up = Cluster("--unix", str(tmp_path), "--copies", "1", "--standbys", "0", wait=False)
+    try:
+        lines = iter(up.up.stdout.readline, "")
+        assert any(f"cannot listen on unix:{tmp_path}/node-0.sock" in line for line in lines)
+        assert (tmp_path / "node-0.sock").read_text() == "not a socket"
+    finally:
+        up.end()
+    done = subprocess.run([SARTOR, "up", "--unix", "/proc/nowhere"], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("sartor: --unix /proc/nowhere: "), done.stderr
+    assert done.stderr.count("\n") == 1

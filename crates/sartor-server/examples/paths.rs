@@ -146,12 +146,13 @@ fn map(mode: &str, copies: u16) -> ClusterMap {
 fn config(node: u16) -> NodeConfig {
     let (cluster, workers, detect_ms, settings) = (1, 1, 500, Default::default());
     let (listen, peer_listen, coordinator) = (String::new(), String::new(), Vec::new());
-    let (announce, peer_announce, unprotected) = (None, None, false);
+    let (unix, announce, peer_announce, unprotected) = (None, None, None, false);
     NodeConfig {
         cluster,
         node,
         workers,
         listen,
+        unix,
         peer_listen,
         announce,
         peer_announce,

@@ -2,8 +2,8 @@
 
 use crate::front::connection::Connection;
 use crate::resp::parse::{Args, Parser};
+use crate::socket::Stream;
 use bytes::BytesMut;
-use mio::net::TcpStream;
 use sartor_core::time::{Micros, Now};
 use std::io::{ErrorKind, Write};
 
@@ -15,7 +15,7 @@ const OUTPUT_SOFT_MAX: usize = 1 << 20;
 /// A client's socket and what belongs to it.
 pub struct Client {
     /// The socket.
-    pub stream: TcpStream,
+    pub stream: Stream,
     /// What was read and not used yet.
     pub buffer: BytesMut,
     /// Where the parser stands in it.
@@ -50,7 +50,7 @@ pub struct Client {
 
 impl Client {
     /// A fresh connection on a socket.
-    pub fn new(stream: TcpStream, connection: Connection, now: Now) -> Client {
+    pub fn new(stream: Stream, connection: Connection, now: Now) -> Client {
         Client {
             stream,
             buffer: BytesMut::new(),

@@ -24,6 +24,9 @@ pub struct NodeConfig {
     pub workers: u8,
     /// Where clients connect, `host:port`.
     pub listen: String,
+    /// Where clients on this machine may connect as well: the path of a Unix socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix: Option<PathBuf>,
     /// Where other nodes connect, `host:port`.
     pub peer_listen: String,
     /// The address that clients are told, where it differs from `listen`.

@@ -8,7 +8,7 @@ use crate::clock;
 use crate::config::{CoordinatorConfig, Timing};
 use crate::link::{IN, KINDS, Links, OUT};
 use crate::metadata::{Leader, MetadataStore, Notice, Term, open};
-use crate::node::bind;
+use crate::socket::bind;
 use crate::status::{CoordinatorNews, status};
 use bytes::Bytes;
 use mio::net::TcpListener;

@@ -16,6 +16,7 @@ pub mod metadata;
 pub mod node;
 pub mod resp;
 pub mod settings;
+pub mod socket;
 pub mod stats;
 pub mod status;
 pub mod survey;

@@ -311,7 +311,13 @@ impl Incoming {
         loop {
             match self.stream.read(scratch) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(read) => self.buffer.extend_from_slice(&scratch[..read]),
+                Ok(read) => {
+                    self.buffer.extend_from_slice(&scratch[..read]);
+                    // Less than there is room for: that was all, and what comes now is a new event.
+                    if read < scratch.len() {
+                        return Ok(());
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

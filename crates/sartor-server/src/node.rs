@@ -1,8 +1,8 @@
 //! A node: a process with one or more workers.
 
 use crate::config::NodeConfig;
-use crate::link::resolve;
 use crate::settings::Settings;
+use crate::socket::{Bound, bind, bind_unix};
 use crate::stats::SharedStats;
 use crate::status::{CoordinatorNews, CoordinatorStatus, Status, status};
 use crate::survey::Surveys;
@@ -78,7 +78,7 @@ pub fn run(config: NodeConfig) -> Result<(), String> {
         news: Arc::default(),
         config: Arc::new(config),
     };
-    let clients = bind(&shared.config.listen, shared.config.unprotected)?;
+    let clients = doors(&shared.config)?;
     let peers = bind(&shared.config.peer_listen, shared.config.unprotected)?;
     let failed = |error: std::io::Error| format!("cannot start the event loop: {error}");
     let mut mailboxes = Vec::new();
@@ -90,12 +90,12 @@ pub fn run(config: NodeConfig) -> Result<(), String> {
     }
     let mut first = None;
     for (index, part) in parts.into_iter().enumerate() {
-        let listener = clients.try_clone().map_err(failed)?;
+        let listeners = clients.iter().map(Bound::listener).collect::<Result<_, _>>().map_err(failed)?;
         let peers = if index == 0 { Some(peers.try_clone().map_err(failed)?) } else { None };
         let worker = Worker::new(
             index as u8,
             shared.clone(),
-            TcpListener::from_std(listener),
+            listeners,
             peers.map(TcpListener::from_std),
             part,
             mailboxes.clone(),
@@ -114,22 +114,13 @@ pub fn run(config: NodeConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// Listens, or says in a line why not. Without authentication that is for this machine only, unless
-/// told otherwise.
-pub fn bind(addr: &str, unprotected: bool) -> Result<std::net::TcpListener, String> {
-    let place = resolve(addr).map_err(|error| format!("cannot listen on {addr}: {error}"))?;
-    if !place.ip().is_loopback() && !unprotected {
-        return Err(format!(
-            "{addr} can be reached from other machines and there is no authentication; \
-             listen on 127.0.0.1, or set unprotected = true in a network that you trust"
-        ));
+/// Where clients connect.
+fn doors(config: &NodeConfig) -> Result<Vec<Bound>, String> {
+    let mut doors = vec![Bound::Tcp(bind(&config.listen, config.unprotected)?)];
+    if let Some(path) = &config.unix {
+        doors.push(Bound::Unix(bind_unix(path)?, path.clone()));
     }
-    let listen = || {
-        let listener = std::net::TcpListener::bind(place)?;
-        listener.set_nonblocking(true)?;
-        Ok(listener)
-    };
-    listen().map_err(|error: std::io::Error| format!("cannot listen on {addr}: {error}"))
+    Ok(doors)
 }
 
 /// As many open files as the system allows: one a connection.

@@ -71,6 +71,7 @@ pub fn node(config: &CoordinatorConfig, port: u16, node: u16) -> NodeConfig {
         node,
         workers: config.workers,
         listen: addr(port, node),
+        unix: None,
         peer_listen: addr(port, PEER + node),
         announce: None,
         peer_announce: None,

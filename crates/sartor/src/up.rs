@@ -61,6 +61,9 @@ pub struct UpArgs {
     /// The first node's RESP port; others follow from it
     #[arg(long, default_value_t = 7379)]
     port: u16,
+    /// Clients on this machine may also connect to Unix sockets in this folder: node-0.sock and so on
+    #[arg(long, value_name = "DIR")]
+    unix: Option<PathBuf>,
     /// Where to keep things [default: a temporary folder, removed at the end]
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -90,6 +93,7 @@ struct Cluster {
     config: CoordinatorConfig,
     coordinators: u16,
     port: u16,
+    unix: Option<PathBuf>,
     settings: BTreeMap<String, u64>,
 }
 
@@ -157,7 +161,8 @@ impl Cluster {
         save(&file, &config).map_err(Failed::input)?;
         let memory = args.memory.map(|bytes| ("maxmemory".to_owned(), bytes));
         let settings = args.settings.iter().cloned().chain(memory).collect();
-        Ok(Cluster { config, coordinators: args.coordinators, port: args.port, settings })
+        let unix = args.unix.as_deref().map(folder_of_sockets).transpose()?;
+        Ok(Cluster { config, coordinators: args.coordinators, port: args.port, unix, settings })
     }
 
     /// The configuration of each coordinator.
@@ -199,6 +204,7 @@ impl Cluster {
             let config = NodeConfig {
                 coordinator: self.coordinators().map(|config| config.listen).collect(),
                 settings: self.settings.clone(),
+                unix: self.unix.as_ref().map(|dir| dir.join(format!("node-{node}.sock"))),
                 ..local::node(&self.config, self.port, node)
             };
             let file = dir.join(format!("node-{node}.toml"));
@@ -248,9 +254,19 @@ impl Cluster {
         if self.config.nodes > 1 {
             say(format_args!("             redis-cli -p {} get hello", self.port + 1));
         }
+        if let Some(dir) = &self.unix {
+            say(format_args!("             redis-cli -s {}/node-0.sock get hello", dir.display()));
+        }
         say(format_args!("             sartor status --endpoint {}", self.node_addr(0)));
         say(format_args!("\nCtrl-C ends it."));
     }
+}
+
+/// The whole path of a folder, which is made if it is not there: nodes run elsewhere.
+fn folder_of_sockets(dir: &Path) -> Result<PathBuf, Failed> {
+    let wrong = |error: std::io::Error| Failed::input(format!("--unix {}: {error}", dir.display()));
+    std::fs::create_dir_all(dir).map_err(wrong)?;
+    dir.canonicalize().map_err(wrong)
 }
 
 fn check_metadata(metadata: &str, coordinators: u16) -> Result<(), Failed> {

@@ -9,7 +9,7 @@ use crate::link::KINDS;
 use crate::resp::parse::{Args, Parsed};
 use crate::settings::Name;
 use crate::stats::add;
-use mio::{Interest, Token};
+use mio::Token;
 use sartor_core::node::Event;
 use sartor_core::operation::SessionId;
 use sartor_core::time::Now;
@@ -18,8 +18,15 @@ use std::sync::atomic::Ordering;
 
 impl Worker {
     pub(super) fn accept(&mut self, now: Now) {
+        self.accept_again = false;
+        for place in 0..self.listeners.len() {
+            self.accept_at(now, place);
+        }
+    }
+
+    fn accept_at(&mut self, now: Now, place: usize) {
         loop {
-            let (mut stream, addr) = match self.listener.accept() {
+            let (mut stream, addr) = match self.listeners[place].accept() {
                 Ok(accepted) => accepted,
                 Err(error)
                     if matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::ConnectionAborted) =>
@@ -28,7 +35,7 @@ impl Worker {
                 }
                 Err(error) => {
                     // Out of file descriptors: who waits is not announced again, so we ask again.
-                    self.accept_again = error.kind() != ErrorKind::WouldBlock;
+                    self.accept_again |= error.kind() != ErrorKind::WouldBlock;
                     return;
                 }
             };
@@ -43,20 +50,15 @@ impl Worker {
                 self.clients.len() - 1
             });
             let token = Token(index * KINDS + CLIENT);
-            let _ = stream.set_nodelay(true);
-            if self
-                .poll
-                .registry()
-                .register(&mut stream, token, Interest::READABLE | Interest::WRITABLE)
-                .is_err()
-            {
+            let _ = stream.set_nodelay();
+            if stream.register(self.poll.registry(), token).is_err() {
                 self.free.push(index);
                 continue;
             }
             self.next_id += 1;
             self.generations[index] = self.generations[index].wrapping_add(1);
             let session = SessionId { index: index as u32, generation: self.generations[index] };
-            let connection = Connection::new(session, self.next_id, addr.to_string());
+            let connection = Connection::new(session, self.next_id, addr);
             self.clients[index] = Some(Box::new(Client::new(stream, connection, now)));
             add(&self.shared.stats.connections, 1);
             add(&self.shared.stats.clients, 1);
@@ -306,7 +308,7 @@ impl Worker {
 
     pub(super) fn close(&mut self, index: usize) {
         if let Some(mut client) = self.clients[index].take() {
-            let _ = self.poll.registry().deregister(&mut client.stream);
+            let _ = client.stream.deregister(self.poll.registry());
             self.charged -= client.charged;
             self.free.push(index);
             let now = clock::now();

@@ -13,9 +13,10 @@ use crate::link::{Handover, KINDS, Links, OUT};
 use crate::node::Shared;
 use crate::resp::parse::Args;
 use crate::settings::Name;
+use crate::socket::Listener;
 use bytes::{Bytes, BytesMut};
 use mio::net::TcpListener;
-use mio::{Events, Interest, Poll, Token, Waker};
+use mio::{Events, Poll, Token, Waker};
 use sartor_core::coordinator::agent::Agent;
 use sartor_core::coordinator::{COORDINATOR, Heartbeat, ReplicaReport};
 use sartor_core::ids::{NodeId, ShardId, WorkerId};
@@ -99,7 +100,7 @@ pub struct Worker {
     me: WorkerId,
     shared: Shared,
     poll: Poll,
-    listener: TcpListener,
+    listeners: Vec<Listener>,
     links: Links,
     mail: Receiver<Mail>,
     mailboxes: Vec<Mailbox>,
@@ -146,13 +147,13 @@ impl Worker {
     pub fn new(
         index: u8,
         shared: Shared,
-        mut listener: TcpListener,
+        mut listeners: Vec<Listener>,
         peers: Option<TcpListener>,
         end: MailboxEnd,
         mailboxes: Vec<Mailbox>,
     ) -> io::Result<Worker> {
         let MailboxEnd { poll, receiver } = end;
-        poll.registry().register(&mut listener, CLIENTS, Interest::READABLE)?;
+        listeners.iter_mut().try_for_each(|listener| listener.register(poll.registry(), CLIENTS))?;
         let mut links = Links::new(shared.config.cluster, index, peers);
         links.register(poll.registry(), PEERS)?;
         links.set_addrs(COORDINATOR, &shared.config.coordinator);
@@ -163,7 +164,7 @@ impl Worker {
         Ok(Worker {
             me,
             poll,
-            listener,
+            listeners,
             links,
             mail: receiver,
             mailboxes,

@@ -1,10 +1,10 @@
 //! One connection: what it asked and has no answer to, and the bytes on their way.
 
 use super::protocol::{Answer, Parsed, Protocol};
-use super::target::Stream;
 use sartor_core::workload::Action;
+use sartor_server::socket::Stream;
 use std::collections::VecDeque;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read, Write};
 
 /// A first attempt to connect again comes after this time, each further one after twice as long, up to the last.
 const BACKOFF_MIN_NS: u64 = 10_000_000;

@@ -3,11 +3,11 @@
 //!
 //! It counts requests by their first byte, `*`, which the keys and values of a load do not contain.
 
-use super::target::Stream;
 use crate::{Failed, say};
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
-use std::io::{self, ErrorKind};
+use sartor_server::socket::Stream;
+use std::io::{self, ErrorKind, Read, Write};
 
 const LISTENER: Token = Token(usize::MAX - 2);
 const READ_BYTES: usize = 64 << 10;

@@ -1,9 +1,8 @@
 //! Where to connect: TCP addresses and Unix sockets.
 
 use super::protocol::{Key, Parsed, Protocol};
-use mio::event::Source;
 use mio::net::{TcpStream, UnixStream};
-use mio::{Interest, Registry, Token};
+use sartor_server::socket::Stream;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -105,59 +104,6 @@ impl std::fmt::Display for Target {
         match self {
             Target::Tcp(addr) => write!(f, "{addr}"),
             Target::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// A connection of either kind.
-pub enum Stream {
-    /// TCP.
-    Tcp(TcpStream),
-    /// Unix.
-    Unix(UnixStream),
-}
-
-impl Stream {
-    /// Lets its readiness be told under this token.
-    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        match self {
-            Stream::Tcp(stream) => stream.register(registry, token, interest),
-            Stream::Unix(stream) => stream.register(registry, token, interest),
-        }
-    }
-
-    /// Whether a begun connection is there; an error if it never will be.
-    pub fn is_connected(&self) -> io::Result<bool> {
-        let (error, peer) = match self {
-            Stream::Tcp(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
-            Stream::Unix(stream) => (stream.take_error()?, stream.peer_addr().map(drop)),
-        };
-        match (error, peer) {
-            (Some(error), _) => Err(error),
-            (None, Err(error)) if error.kind() == ErrorKind::NotConnected => Ok(false),
-            (None, peer) => {
-                if let Stream::Tcp(stream) = self {
-                    stream.set_nodelay(true)?;
-                }
-                peer.map(|()| true)
-            }
-        }
-    }
-
-    /// Reads what is there.
-    pub fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.read(into),
-            Stream::Unix(stream) => stream.read(into),
-        }
-    }
-
-    /// Writes what goes.
-    pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Stream::Tcp(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
         }
     }
 }
