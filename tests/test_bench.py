@@ -207,9 +207,9 @@ def test_compare_and_sweep_run(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(path.read_text())["rows"]
-    assert [row["row"] for row in rows] == ["redis", "echo", "twemproxy", "memcached", "wait-each", "wait-batch", "async"]
+    assert [row["row"] for row in rows] == ["redis", "redis-unix", "echo", "twemproxy", "memcached", "wait-each", "wait-batch", "async"]
     assert all(min(row["requests_per_second"]) > 0 and min(row["p99_us"]) > 0 for row in rows)
-    assert len(done.stdout.splitlines()) == 8 and "<svg" in page.read_text()
+    assert len(done.stdout.splitlines()) == 9 and "<svg" in page.read_text()
     path, page = tmp_path / "s.json", tmp_path / "s.html"
     words = [SWEEP, "--quick", "--axes", "depth,copies", "--beside", "redis", "--seconds", "0.5", "--json", path, "--html", page]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment)

@@ -230,6 +230,7 @@ def test_processes_from_files(tmp_path):
             toml = toml.replace(there, f"127.0.0.1:{port_here}")
         toml = toml.replace("10.0.0.2:7379", f"127.0.0.1:{port + index}")
         toml = toml.replace("10.0.0.2:7679", f"127.0.0.1:{port + 300 + index}")
+        toml = toml.replace("/run/sartor/node-0.sock", str(tmp_path / f"node-{index}.sock"))
         return toml.replace("node = 0", f"node = {index}").replace("/var/lib/sartor", str(tmp_path))
 
     verbs = [("coordinator", here(coordinator, 0))] + [("serve", here(node, i)) for i in range(4)]
@@ -247,6 +248,7 @@ def test_processes_from_files(tmp_path):
                 return False
 
         wait_for(serves, "the cluster serves")
+        assert redis.Redis(unix_socket_path=str(tmp_path / "node-3.sock")).get("k") == b"v"
         assert redis.Redis(port=port).config_get("pipeline-max") == {"pipeline-max": "2048"}
     finally:
         for process in processes:

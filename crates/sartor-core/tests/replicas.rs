@@ -6,6 +6,7 @@ mod group;
 
 use bytes::Bytes;
 use group::{CHAIN, Group, STAR, get, key, member, set, value, view};
+use sartor_core::controlet::part::message::Message;
 use sartor_core::controlet::{Input, Mode, Settings};
 use sartor_core::ids::NodeId;
 use sartor_core::operation::{Action, Op, Outcome, Presence, Set, Version};
@@ -233,6 +234,20 @@ fn a_crowded_stream_holds_requests_back_and_the_silent_are_given_up() {
         group.pass(1800);
         assert_eq!(group.replicas[&0].controlet.status().cut, [NodeId(1)]);
     }
+}
+
+#[test]
+fn a_read_of_what_never_gets_everywhere_is_refused_in_time() {
+    let mut group = Group::new(&CHAIN, &[0, 1], Settings::default());
+    // The tail lives and promises, but gets no entry any more.
+    group.lost = |to, message| to == 1 && matches!(message, Message::Entries(_));
+    group.ask(0, 1, set("k", "v"));
+    group.ask(0, 2, get("k"));
+    group.pass(4900);
+    assert_eq!(group.take(), [], "perhaps it gets there yet");
+    group.pass(1200);
+    let refused = group.take();
+    assert!(matches!(&refused[..], [(0, 2, Outcome::Failed(_))]), "{refused:?}");
 }
 
 #[test]

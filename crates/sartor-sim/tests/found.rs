@@ -28,6 +28,13 @@ const FOUND_LATE: &[(&str, u64, &str)] = &[
     ("ms+sc", 302_614, "a replica that had ended told that its data was gone in a view of the one after it"),
     ("ms+sc", 300_754, "the same"),
     ("ms+ec", 300_559, "the same"),
+    ("ms+sc", 3_010_531, "a read waited for an entry that a member which was given up never got"),
+    (
+        "ms+sc",
+        3_014_318,
+        "who stood still once, while hardly anybody asked for anything, was given up as slow",
+    ),
+    ("ms+sc", 3_049_088, "the same"),
 ];
 
 #[test]

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, dead_code)]
 
 use bytes::Bytes;
+use sartor_core::controlet::part::message::Message;
 use sartor_core::controlet::{AnyControlet, Input, Mode, Outbox, Settings, View, ms_ec, ms_sc};
 use sartor_core::datalet::{Cursor, Datalet, DataletError, Page};
 use sartor_core::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
@@ -12,6 +13,7 @@ use sartor_core::operation::{Action, Consistency, From, Op, Outcome, Request, Se
 use sartor_core::routing::map::{Joining, Member};
 use sartor_core::survey::Report;
 use sartor_core::time::{Micros, Now, millis};
+use sartor_core::wire::codec::Wire;
 use std::collections::{BTreeMap, VecDeque};
 
 #[derive(Default)]
@@ -67,6 +69,8 @@ pub struct Group {
     pub wire: VecDeque<(u16, u16, Bytes)>,
     /// Nodes to which nothing is delivered, and whose messages get lost.
     pub cut: Vec<u16>,
+    /// Which messages get lost on their way to a node.
+    pub lost: fn(u16, &Message) -> bool,
     /// What was answered: by which node, to which tag or number, what.
     pub answers: Vec<(u16, u64, Outcome)>,
     /// Tasks wait in `owed` until the test runs them.
@@ -102,6 +106,7 @@ impl Group {
             replicas,
             wire,
             cut: vec![],
+            lost: |_, _| false,
             answers: vec![],
             slow: false,
             owed: vec![],
@@ -184,7 +189,8 @@ impl Group {
                 return;
             }
             while let Some((from, to, message)) = self.wire.pop_front() {
-                if !self.cut.contains(&from) && !self.cut.contains(&to) {
+                let lost = Message::from_bytes(message.clone()).is_ok_and(|m| (self.lost)(to, &m));
+                if !lost && !self.cut.contains(&from) && !self.cut.contains(&to) {
                     self.step(to, Input::Peer(NodeId(from), message));
                 }
                 if done(self) {

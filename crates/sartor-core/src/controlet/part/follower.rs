@@ -41,19 +41,32 @@ pub struct Follower {
 struct Pace {
     since: Micros,
     bytes: usize,
+    /// Acknowledgements, of those that come together one.
     acks: u64,
+    acked_at: Micros,
     /// The shortest time from an entry to its acknowledgement.
     quickest_us: Micros,
 }
 
 impl Pace {
     fn new(now: Now) -> Pace {
-        Pace { since: now.steady_us, bytes: 0, acks: 0, quickest_us: Micros::MAX }
+        Pace { since: now.steady_us, bytes: 0, acks: 0, acked_at: 0, quickest_us: Micros::MAX }
+    }
+
+    /// An entry was acknowledged so long after it was ordered.
+    fn on_ack(&mut self, now: Now, after_us: Micros) {
+        self.quickest_us = self.quickest_us.min(after_us);
+        // All that waited for the same thing, such as a follower that stood still, says only once that it is slow.
+        if now.steady_us >= self.acked_at + ACKS_APART_US {
+            self.acked_at = now.steady_us;
+            self.acks += 1;
+        }
     }
 }
 
-/// From fewer acknowledgements nothing is concluded.
+/// From fewer acknowledgements, so far apart, nothing is concluded.
 const ACKS_MIN: u64 = 5;
+const ACKS_APART_US: Micros = millis(200);
 /// Entries ordered within so long are one item of what a follower lacks.
 const LACKS_EVERY_US: Micros = millis(5);
 /// No more items than this: what comes later counts as ordered with the last.
@@ -130,8 +143,7 @@ impl Follower {
         self.pace.bytes += stream.bytes_between(self.acked, sequence);
         while let Some((at, _)) = self.lacks.front().copied().filter(|(_, up_to)| *up_to <= sequence) {
             self.lacks.pop_front();
-            self.pace.acks += 1;
-            self.pace.quickest_us = self.pace.quickest_us.min(now.steady_us.saturating_sub(at));
+            self.pace.on_ack(now, now.steady_us.saturating_sub(at));
         }
         self.acked = sequence;
         self.sent = self.sent.max(sequence);
@@ -192,5 +204,57 @@ impl Follower {
     /// When it wants to be looked at again.
     pub fn wake_at(&self, settings: &Settings) -> Option<Micros> {
         (self.sent > self.acked && !self.cut).then(|| self.overdue_at(settings))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controlet::part::stream::Ordered;
+    use crate::entry::{Entry, Writes};
+
+    /// After two seconds in which all was well, entries are ordered at these times (ms), and acknowledged when `acked`
+    /// says, if ever: whether the follower is slow after two seconds more.
+    fn is_slow(ordered: &[u64], acked: fn(u64) -> Option<u64>) -> bool {
+        let at = |ms: u64| Now { steady_us: millis(10_000 + ms), unix_ms: ms };
+        let mut follower = Follower::new(at(0), NodeId(1), 0);
+        let mut stream = Stream::starting_at(1);
+        follower.pace.quickest_us = 300;
+        follower.pace.acks = 100;
+        assert!(!follower.is_slow(at(2000), &Settings::default()));
+        let mut events = Vec::new();
+        for (place, ms) in ordered.iter().enumerate() {
+            let sequence = place as u64 + 1;
+            events.push((2000 + ms, true, sequence));
+            events.extend(acked(*ms).map(|ms| (2000 + ms, false, sequence)));
+        }
+        events.sort_unstable();
+        for (ms, is_new, sequence) in events.into_iter().filter(|(ms, ..)| *ms <= 4000) {
+            if is_new {
+                let entry =
+                    Entry { position: Position { epoch: Epoch(1), sequence }, writes: Writes::default() };
+                stream.push(&Ordered { entry, answered: None });
+                follower.on_ordered(at(ms), sequence);
+            } else {
+                follower.on_ack(at(ms), sequence, &stream);
+            }
+        }
+        follower.is_slow(at(4000), &Settings::default())
+    }
+
+    #[test]
+    fn who_stood_still_once_is_not_slow() {
+        let burst = [0, 10, 20, 30, 40, 50, 60];
+        assert!(!is_slow(&burst, |_| Some(400)), "all in one acknowledgement");
+        assert!(!is_slow(&burst, |ms| Some(400 + ms / 10)), "one after the other");
+        let steady: Vec<u64> = (0..20).map(|n| n * 100).collect();
+        assert!(!is_slow(&steady, |ms| Some(ms + 90)), "far away");
+    }
+
+    #[test]
+    fn who_is_always_late_is_slow() {
+        let steady: Vec<u64> = (0..20).map(|n| n * 100).collect();
+        assert!(is_slow(&steady, |ms| Some(ms + 250)));
+        assert!(is_slow(&[0, 100], |_| None), "no acknowledgement at all");
     }
 }

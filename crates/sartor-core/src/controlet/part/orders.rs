@@ -253,6 +253,8 @@ impl Orders {
             return self.look_again(now);
         }
         self.answering.release(self.replica.settled(), !self.is_head(), &mut out.effects);
+        // What is left tells of entries that some member lacks: if that is given up, they wait for the next view.
+        self.answering.give_up(now, Micros::MAX, &mut out.effects);
         self.look_again(now);
         if self.is_head() {
             self.take_held(now, &mut out.effects);

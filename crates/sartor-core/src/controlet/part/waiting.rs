@@ -54,7 +54,7 @@ impl Answering {
         }
     }
 
-    /// Nobody may serve for a while: clients here are told, where their request had no effect. Those of other
+    /// What they wait for does not come: clients here are told, where their request had no effect. Those of other
     /// workers are told there.
     pub fn give_up(&mut self, now: Now, patience_us: Micros, out: &mut Effects) {
         let hopeless = |waiting: &Waiting| {
@@ -102,7 +102,7 @@ impl Waiting {
 
 /// Whether a request has waited for too long.
 pub fn is_late(now: Now, request: &Request, since: Micros, patience_us: Micros) -> bool {
-    now.steady_us >= request.deadline_us.min(since + patience_us)
+    now.steady_us >= request.deadline_us.min(since.saturating_add(patience_us))
 }
 
 /// What a client is told when nobody may serve its request.
