@@ -477,7 +477,7 @@ impl Keeper {
         let mut budget = Budget(self.limits.batch_bytes_max);
         for step in &batch.steps {
             let outcome = match step {
-                step if !budget.allows(step) => budget.refusal(),
+                step if !budget.allows(step) => too_large(),
                 Op::Key(key, action) => {
                     let before = self.changes.bytes();
                     let outcome = self.order_key(now, key, action, position)?;
@@ -504,8 +504,12 @@ impl Keeper {
         order: Option<Position>,
     ) -> Result<Option<Outcome>, DataletError> {
         self.answers.clear();
+        let answers_max = if run.is_bounded() { self.limits.batch_bytes_max } else { usize::MAX };
         for Step { key, deed } in run.steps() {
             match deed {
+                deed if self.answers.len() >= answers_max && deed.answers_value() => {
+                    self.answers.push(&too_large());
+                }
                 deed if self.full && deed.grows() => self.answers.push(&out_of_memory(FULL)),
                 deed if run.refuses_growth() && deed.grows() => {
                     self.answers.push(&out_of_memory(FULL_ELSEWHERE));
@@ -552,7 +556,7 @@ impl Keeper {
         let mut budget = Budget(self.limits.batch_bytes_max);
         for step in &batch.steps {
             let outcome = match step {
-                step if !budget.allows(step) => Some(budget.refusal()),
+                step if !budget.allows(step) => Some(too_large()),
                 Op::Key(key, action) => outcome_of(self.decide_key(now, key, action, None)?),
                 other => self.overview(now, other, false)?,
             };
@@ -718,13 +722,11 @@ impl Budget {
     fn charge(&mut self, bytes: usize) {
         self.0 = self.0.saturating_sub(bytes);
     }
+}
 
-    fn refusal(&self) -> Outcome {
-        Failure::outcome(
-            FailureKind::Invalid,
-            "the answers or writes are too large for one request; ask for fewer keys",
-        )
-    }
+fn too_large() -> Outcome {
+    let text = "the answers or writes are too large for one request; ask for fewer keys";
+    Failure::outcome(FailureKind::Invalid, text)
 }
 
 const FULL: &str = "command not allowed when used memory > 'maxmemory'.";

@@ -28,6 +28,8 @@ pub struct Run {
     steps: u32,
     writes: bool,
     grows: bool,
+    /// Its answers make one reply, which must not grow without bound.
+    bounded: bool,
     /// Steps that grow are refused.
     full: bool,
 }
@@ -102,6 +104,17 @@ impl Run {
     /// Whether some step may need more memory.
     pub fn grows(&self) -> bool {
         self.grows
+    }
+
+    /// The same as one request: from where its answers are too large together, the rest is refused.
+    #[must_use]
+    pub fn bounded(self) -> Run {
+        Run { bounded: true, ..self }
+    }
+
+    /// Whether it is that.
+    pub fn is_bounded(&self) -> bool {
+        self.bounded
     }
 
     /// Steps that may need more memory are to be refused.
@@ -191,6 +204,11 @@ pub struct Packer {
 }
 
 impl Packer {
+    /// One that needs no more memory for so many bytes.
+    pub fn with_capacity(bytes: usize) -> Packer {
+        Packer { packed: Vec::with_capacity(bytes.min(BYTES_MAX)), ..Packer::default() }
+    }
+
     /// Whether there is room for a command of so many bytes.
     #[inline]
     pub fn has_room(&self, bytes: usize) -> bool {
@@ -242,7 +260,7 @@ impl Packer {
         let Packer { steps, writes, grows, .. } = *self;
         self.packed.clear();
         (self.steps, self.writes, self.grows) = (0, false, false);
-        Run { packed, steps, writes, grows, full: false }
+        Run { packed, steps, writes, grows, bounded: false, full: false }
     }
 }
 
@@ -333,6 +351,15 @@ impl Deed<'_> {
         }
     }
 
+    /// Whether its answer may be a value.
+    pub fn answers_value(&self) -> bool {
+        match self {
+            Deed::Get => true,
+            Deed::Set(_) => false,
+            Deed::Other(action) => action.answers_value(),
+        }
+    }
+
     /// Whether it may need more memory than there is now.
     pub fn grows(&self) -> bool {
         match self {
@@ -402,16 +429,18 @@ impl AnswerPacker {
 
 impl Wire for Run {
     fn encode(&self, out: &mut Vec<u8>) {
-        put_varint(out, u64::from(self.steps));
+        put_varint(out, u64::from(self.steps) << 1 | u64::from(self.bounded));
         put_bytes(out, &self.packed);
     }
 
     fn decode(from: &mut Reader) -> Result<Run, Malformed> {
-        let (steps, packed): (u32, Bytes) = (from.number()?, from.bytes()?);
+        let (head, packed): (u32, Bytes) = (from.number()?, from.bytes()?);
+        let (steps, bounded) = (head >> 1, head & 1 == 1);
         if steps > STEPS_MAX || packed.len() > BYTES_MAX {
             return Err(Malformed("a run is too long"));
         }
-        let mut run = Run { packed: packed.clone(), steps, writes: false, grows: false, full: false };
+        let mut run =
+            Run { packed: packed.clone(), steps, writes: false, grows: false, bounded, full: false };
         let mut left = Steps { whole: &packed, rest: &packed };
         for _ in 0..steps {
             let Step { deed, .. } = left.read()?;
@@ -459,7 +488,8 @@ mod tests {
             assert_eq!((&key[..], action), (wanted_key, &wanted));
         }
         assert!(run.is_write() && run.grows());
-        assert_eq!(Run::from_bytes(run.to_bytes()), Ok(run));
+        assert_eq!(Run::from_bytes(run.to_bytes()), Ok(run.clone()));
+        assert_eq!(Run::from_bytes(run.clone().bounded().to_bytes()), Ok(run.bounded()));
         assert!(Packer::default().take().is_empty(), "nothing is left of another run");
     }
 
@@ -470,7 +500,7 @@ mod tests {
             assert!(Run::from_bytes(bytes.slice(..len)).is_err(), "{len} bytes");
         }
         let mut fewer = bytes.to_vec();
-        fewer[0] -= 1;
+        fewer[0] -= 2;
         assert!(Run::from_bytes(fewer.into()).is_err(), "steps left over");
         let mut packed = Vec::new();
         put_bytes(&mut packed, b"k");

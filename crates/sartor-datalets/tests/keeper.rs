@@ -12,6 +12,7 @@ use sartor_core::operation::{
 };
 use sartor_core::random::Random;
 use sartor_core::routing::slot::slot_of;
+use sartor_core::run::{self, Packer};
 use sartor_core::survey::{Found, Report};
 use sartor_core::time::Now;
 use sartor_datalets::{ENGINES, Options, engine};
@@ -321,4 +322,29 @@ fn a_survey_ends_where_everything_is_removed_or_comes_by_a_fill() {
     keeper.run(at(0), Task::Fill(Epoch(2), Some(place), Vec::new()));
     assert_eq!(keeper.surveyed(), None);
     assert_eq!(keeper.run(at(0), Task::Survey(10, 1 << 20)), Done::Surveyed(false));
+}
+
+#[test]
+fn a_few_words_cannot_ask_for_the_same_large_value_without_bound() {
+    let limits = KeeperLimits { batch_bytes_max: 100, ..KeeperLimits::default() };
+    let store = (engine("hash").unwrap().open)(&Options { seed: 3 }).unwrap();
+    let mut keeper = Keeper::enveloped(store, limits);
+    ask(
+        &mut keeper,
+        at(1),
+        key(set("a value of about sixty bytes, of which two are more than 100", Expiry::Never)),
+    );
+    let mut packer = Packer::default();
+    (0..4).for_each(|_| packer.get(b"k"));
+    packer.set(b"l", b"w");
+    let run = packer.take();
+    let refused = |outcome: Outcome| {
+        let Outcome::Run(answers) = outcome else { panic!("{outcome:?}") };
+        let failed = |answer: run::Answer<'_>| matches!(answer, run::Answer::Other(Outcome::Failed(_)));
+        answers.iter().map(failed).collect::<Vec<bool>>()
+    };
+    // Commands of a pipeline are each other's neighbours by chance.
+    assert_eq!(refused(ask(&mut keeper, at(2), Op::Run(run.clone()))), [false; 5]);
+    let bounded = ask(&mut keeper, at(2), Op::Run(run.bounded()));
+    assert_eq!(refused(bounded), [false, false, true, true, false]);
 }

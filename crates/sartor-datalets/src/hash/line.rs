@@ -186,6 +186,12 @@ impl Line {
         self.shrink(bytes);
     }
 
+    /// Gives the pair at an entry another value of the same length.
+    pub fn overwrite(&mut self, entry: usize, key_len: usize, value: &[u8]) {
+        let at = self.place(entry) + HEADER_BYTES + key_len;
+        self.chunk[at..at + value.len()].copy_from_slice(value);
+    }
+
     /// Takes an entry out.
     pub fn remove(&mut self, bytes: &mut u64, entry: usize) {
         self.cut(entry);

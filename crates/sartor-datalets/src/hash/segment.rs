@@ -120,8 +120,12 @@ impl Segment {
 
     /// Sets `key` to `value`.
     pub fn put(&mut self, bytes: &mut u64, hash: u64, key: &[u8], value: &[u8]) -> Put {
-        if let Some(Hit { line, entry, what, .. }) = self.find(hash, key) {
+        if let Some(Hit { line, entry, what, value: old }) = self.find(hash, key) {
             let outside = number_of(what);
+            if outside.is_none() && old.len() == value.len() {
+                self.lines[line].overwrite(entry, key.len(), value);
+                return Put::Replaced;
+            }
             self.replace(bytes, line, entry, outside, key, value);
             return Put::Replaced;
         }

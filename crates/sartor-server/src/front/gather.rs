@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sartor_core::datalet::Cursor;
 use sartor_core::ids::ShardId;
 use sartor_core::operation::{Batch, Failure, FailureKind, Op, Outcome, Version};
-use sartor_core::run::Answer;
+use sartor_core::run::{Answer, Packer, Run, may_run};
 use sartor_core::time::Micros;
 
 /// What WATCH remembers: where a key lives, and which version it had.
@@ -40,10 +40,12 @@ impl Gather {
     ) -> (Gather, Vec<(ShardId, Op)>) {
         let is_transaction = transaction.is_some();
         let mut groups: Vec<(ShardId, Batch)> = Vec::new();
-        let mut places = Vec::with_capacity(parts.len());
+        let count = parts.len();
+        let mut places = Vec::with_capacity(count);
         let group = |groups: &mut Vec<(ShardId, Batch)>, shard| {
             groups.iter().position(|(of, _)| *of == shard).unwrap_or_else(|| {
-                groups.push((shard, Batch::default()));
+                let steps = Vec::with_capacity(count / (groups.len() + 1));
+                groups.push((shard, Batch { steps, ..Batch::default() }));
                 groups.len() - 1
             })
         };
@@ -108,8 +110,28 @@ impl Gather {
     /// Writes the reply; what WATCH should remember, if this was one.
     pub fn finish(self, resp: Resp, env: &mut Env<'_>, out: &mut Vec<u8>) -> Vec<Watched> {
         let requests: Vec<Outcome> = self.outcomes.into_iter().map(|o| o.unwrap_or(Outcome::Nil)).collect();
+        // How far the answers of each run are read: its parts come in order.
+        let mut read = vec![0; requests.len()];
+        if let Join::Array = self.join {
+            // MGET: what one shard cannot answer does not take the others' answers away.
+            out.array(self.places.len());
+            for Place { request, step } in self.places {
+                match (&requests[request], step) {
+                    (Outcome::Run(answers), _) => {
+                        render_step(answers.take(&mut read[request]).as_ref(), resp, out);
+                    }
+                    (Outcome::Many(steps), Some(step)) => render_one(&steps[step], Shape::Plain, resp, out),
+                    (other, _) => render_one(other, Shape::Plain, resp, out),
+                }
+            }
+            return Vec::new();
+        }
         let of_place = |place: &Place| match (&requests[place.request], place.step) {
             (Outcome::Many(steps), Some(step)) => steps.get(step).cloned().unwrap_or(Outcome::Nil),
+            (Outcome::Run(answers), _) => {
+                let answer = answers.take(&mut read[place.request]);
+                answer.map_or(Outcome::Nil, |answer| answer.to_outcome())
+            }
             (other, _) => other.clone(),
         };
         let outcomes: Vec<Outcome> = self.places.iter().map(of_place).collect();
@@ -120,6 +142,28 @@ impl Gather {
         }
         Vec::new()
     }
+}
+
+/// Batches as runs, where they can be: those cost less. A batch is no more atomic than a run.
+pub fn packed(requests: Vec<(ShardId, Op)>) -> Vec<(ShardId, Op)> {
+    let pack = |op: Op| match &op {
+        Op::Batch(batch) => pack(batch).map_or(op, |run| Op::Run(run.bounded())),
+        _ => op,
+    };
+    requests.into_iter().map(|(shard, op)| (shard, pack(op))).collect()
+}
+
+fn pack(batch: &Batch) -> Option<Run> {
+    let mut packer = Packer::with_capacity(batch.steps.iter().map(|step| step.size() + 16).sum());
+    for step in &batch.steps {
+        match step {
+            Op::Key(key, action) if may_run(action) && packer.has_room(step.size() + 16) => {
+                packer.push(key, action);
+            }
+            _ => return None,
+        }
+    }
+    batch.watched.is_empty().then(|| packer.take())
 }
 
 /// Writes one outcome.
@@ -184,7 +228,6 @@ fn failure_of(outcomes: &[Outcome]) -> Option<Failure> {
 
 fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out: &mut Vec<u8>) {
     if let Join::Array = join {
-        // MGET: what one shard cannot answer does not take the others' answers away.
         out.array(outcomes.len());
         return outcomes.iter().for_each(|outcome| render_one(outcome, Shape::Plain, resp, out));
     }

@@ -1,7 +1,7 @@
 //! One client's connection: what it chose, what it waits for, and its replies in order.
 
 use super::command;
-use super::gather::{Gather, Watched};
+use super::gather::{Gather, Watched, packed};
 use super::plan::{Act, Ask, Env, Join, Plan, Queued, Shape};
 use super::runs::{Command, Runs, STEP_BYTES_MAX};
 use crate::resp::hot::Hot;
@@ -413,8 +413,9 @@ impl Connection {
         env: &mut Env<'_>,
         requests: &mut Vec<Request>,
     ) {
+        let is_transaction = transaction.is_some();
         let (gather, grouped) = Gather::new(parts, join, transaction);
-        self.gather(gather, grouped, env, requests);
+        self.gather(gather, if is_transaction { grouped } else { packed(grouped) }, env, requests);
     }
 
     /// Sends one operation a shard; the reply follows when all are answered.
