@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import socket
 import subprocess
+import time
 
 import pytest
 import redis
@@ -154,3 +156,26 @@ def test_two_workers_are_one_node():
         assert cluster.client().dbsize() == 800
     finally:
         cluster.end()
+
+
+def test_a_reply_does_not_wait_for_what_takes_long(cluster):
+    """Replies of a pipeline leave together where they can, but not at any price."""
+    with socket.create_connection(("127.0.0.1", cluster.port), timeout=3) as s:
+        set_first = b"*3\r\n$3\r\nSET\r\n$5\r\nfirst\r\n$1\r\n1\r\n"
+        s.sendall(set_first + b"*3\r\n$4\r\nWAIT\r\n$1\r\n9\r\n$4\r\n9000\r\n")
+        assert s.recv(100) == b"+OK\r\n", "WAIT for nine copies lasts 9 s"
+
+
+def test_busy_polling_starves_nothing(cluster):
+    db = cluster.client()
+    assert db.config_set("busy-poll-us", 1_000_000)
+    try:
+        epoch = cluster.status()["epoch"]
+        assert db.set("short", "x", px=100)
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            assert db.set("busy", "y") and db.get("busy") == b"y"
+        assert db.get("short") is None and db.dbsize() >= 1
+        assert cluster.status()["epoch"] == epoch, "heartbeats and leases went on"
+    finally:
+        assert db.config_set("busy-poll-us", 0)

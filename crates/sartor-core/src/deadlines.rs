@@ -2,15 +2,20 @@
 
 use crate::ids::Position;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
-use bytes::Bytes;
 
 /// Which records expire when.
 #[derive(Default)]
 pub(crate) struct Deadlines {
-    by_key: BTreeMap<Bytes, u64>,
-    by_time: BTreeSet<(u64, Bytes)>,
+    by_key: BTreeMap<Arc<[u8]>, u64>,
+    by_time: BTreeSet<(u64, Arc<[u8]>)>,
+    key_bytes: u64,
 }
+
+/// What a key with a deadline takes beside its bytes: its place in two trees that are three quarters full, and what
+/// the allocator and the count of its owners add.
+const KEY_OVERHEAD: u64 = 136;
 
 impl Deadlines {
     pub(crate) fn set(&mut self, key: &[u8], deadline_ms: Option<u64>) {
@@ -18,17 +23,24 @@ impl Deadlines {
             return;
         }
         if let Some((key, old)) = self.by_key.remove_entry(key) {
+            self.key_bytes -= key.len() as u64;
             self.by_time.remove(&(old, key));
         }
         if let Some(deadline) = deadline_ms {
             // A copy, so that the buffer the key was read into is not held as long as the record.
-            let key = Bytes::copy_from_slice(key);
+            let key: Arc<[u8]> = key.into();
+            self.key_bytes += key.len() as u64;
             self.by_time.insert((deadline, key.clone()));
             self.by_key.insert(key, deadline);
         }
     }
 
-    pub(crate) fn due(&self, unix_ms: u64, limit: usize) -> Vec<Bytes> {
+    /// About how many bytes of memory it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.key_bytes + self.by_key.len() as u64 * KEY_OVERHEAD
+    }
+
+    pub(crate) fn due(&self, unix_ms: u64, limit: usize) -> Vec<Arc<[u8]>> {
         let due = self.by_time.iter().take(limit).take_while(|(deadline, _)| *deadline <= unix_ms);
         due.map(|(_, key)| key.clone()).collect()
     }
@@ -53,5 +65,27 @@ impl Deletes {
 
     pub(crate) fn last_in(&self, slot: u16) -> Position {
         self.slots.get(&slot).map_or(self.all, |at| (*at).max(self.all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_is_counted_once_while_it_has_a_deadline() {
+        let mut deadlines = Deadlines::default();
+        assert_eq!(deadlines.bytes(), 0);
+        deadlines.set(b"key", Some(10));
+        let one = deadlines.bytes();
+        assert!(one > 3);
+        deadlines.set(b"key", Some(20));
+        assert_eq!(deadlines.bytes(), one);
+        assert_eq!((deadlines.due(10, 9).len(), deadlines.due(20, 9).len()), (0, 1));
+        deadlines.set(b"other", Some(5));
+        assert_eq!(deadlines.bytes(), 2 * one + 2);
+        deadlines.set(b"key", None);
+        deadlines.set(b"other", None);
+        assert_eq!(deadlines.bytes(), 0);
     }
 }

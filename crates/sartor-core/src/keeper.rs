@@ -238,7 +238,8 @@ impl Keeper {
 
     /// About how many bytes of memory its records take.
     pub fn bytes(&self) -> u64 {
-        self.shelf.store.bytes() + self.shelf.metas.as_ref().map_or(0, |metas| metas.bytes())
+        let metas = self.shelf.metas.as_ref().map_or(0, |metas| metas.bytes());
+        self.shelf.store.bytes() + metas + self.deadlines.bytes()
     }
 
     /// From now on, operations that make records larger are refused, or are not.

@@ -12,6 +12,9 @@ pub const READ_BYTES: usize = 64 << 10;
 /// Replies that wait for a client to read them, before its next requests are looked at.
 const OUTPUT_SOFT_MAX: usize = 1 << 20;
 
+/// Replies wait so long at most for others of the same pipeline, so that all leave at once.
+pub const GATHER_US: Micros = 200;
+
 /// A client's socket and what belongs to it.
 pub struct Client {
     /// The socket.
@@ -40,6 +43,8 @@ pub struct Client {
     pub queued: bool,
     /// In the list of those with something to write.
     pub dirty: bool,
+    /// Since when replies wait for others of the same pipeline.
+    pub gathers: Option<Micros>,
     /// What it counts for in the worker's sum of buffers.
     pub charged: usize,
     /// When something was read.
@@ -65,6 +70,7 @@ impl Client {
             waits: false,
             queued: false,
             dirty: false,
+            gathers: None,
             charged: 0,
             last_read: now.steady_us,
             last_progress: now.steady_us,
@@ -94,6 +100,16 @@ impl Client {
     /// Whether something can be done for it without a new event.
     pub fn goes_on(&self, pipeline_max: usize) -> bool {
         (self.stalled || self.readable) && !self.is_blocked(pipeline_max)
+    }
+
+    /// Whether replies should wait yet for those that follow them: parts of a pipeline are answered at several places.
+    pub fn gathers(&mut self, now: Now) -> bool {
+        let out = self.connection.out.len() - self.written;
+        let waits =
+            self.connection.in_flight() > 0 && out > 0 && out < READ_BYTES && !self.connection.closing;
+        let since = if waits { Some(*self.gathers.get_or_insert(now.steady_us)) } else { None };
+        self.gathers = since.filter(|since| now.steady_us < since + GATHER_US);
+        self.gathers.is_some()
     }
 
     /// Writes once; false when the connection is broken.

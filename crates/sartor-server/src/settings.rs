@@ -43,6 +43,8 @@ pub enum Name {
     OnceBytesMax,
     /// Whether SARTOR.DEBUG may do damage.
     DebugCommands,
+    /// How long to ask for news before sleeping.
+    BusyPollUs,
 }
 
 /// What there is to know of a setting.
@@ -141,6 +143,13 @@ pub const SETTINGS: &[Setting] = &[
         live: false,
         ..setting("debug-commands", 0, 0, 1, "1: SARTOR.DEBUG may damage a copy, to show that it is noticed")
     },
+    setting(
+        "busy-poll-us",
+        0,
+        0,
+        1_000_000,
+        "how long a worker without work asks for news again and again before it sleeps, us: CPU for latency",
+    ),
 ];
 
 /// The values, shared by all workers of a node.
@@ -204,7 +213,8 @@ mod tests {
 
     #[test]
     fn names_and_table_agree() {
-        assert_eq!(SETTINGS.len(), Name::DebugCommands as usize + 1);
+        assert_eq!(SETTINGS.len(), Name::BusyPollUs as usize + 1);
+        assert_eq!(SETTINGS[Name::BusyPollUs as usize].name, "busy-poll-us");
         assert_eq!(SETTINGS[Name::DebugCommands as usize].name, "debug-commands");
         assert_eq!(SETTINGS[Name::FailoverWaitMs as usize].name, "failover-wait-ms");
         assert_eq!(SETTINGS[Name::InlineCommands as usize].name, "inline-commands");

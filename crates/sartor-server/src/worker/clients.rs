@@ -281,6 +281,10 @@ impl Worker {
         let pipeline_max = self.shared.settings.size(Name::PipelineMax);
         for index in std::mem::take(&mut self.dirty) {
             let Some(Some(client)) = self.clients.get_mut(index) else { continue };
+            if client.gathers(now) {
+                self.dirty.push(index);
+                continue;
+            }
             client.dirty = false;
             let open = client.write(now, &mut self.counts.bytes_out);
             let bytes = client.bytes();

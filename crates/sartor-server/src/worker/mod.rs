@@ -3,7 +3,7 @@
 //! A turn: wait; read every ready socket once and run what came; run the stores; wake the node, which
 //! sends what the turn collected; write every socket once.
 
-use crate::client::{Client, READ_BYTES};
+use crate::client::{Client, GATHER_US, READ_BYTES};
 use crate::clock;
 use crate::config::Timing;
 use crate::front::plan::{Cursors, Env};
@@ -200,12 +200,20 @@ impl Worker {
     /// Turns until the process ends.
     pub fn run(&mut self) {
         let mut events = Events::with_capacity(1024);
+        let mut busy_until = 0;
         loop {
-            let timeout = self.timeout(clock::now());
-            match self.poll.poll(&mut events, Some(timeout)) {
+            let now = clock::now();
+            let timeout = self.timeout(now);
+            let busy = now.steady_us < busy_until && !timeout.is_zero();
+            match self.poll.poll(&mut events, Some(if busy { Duration::ZERO } else { timeout })) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => panic!("epoll failed: {error}"),
                 Ok(()) => {}
+            }
+            if !events.is_empty() {
+                busy_until = now.steady_us + self.shared.settings.get(Name::BusyPollUs);
+            } else if busy {
+                continue;
             }
             self.turn(&events);
         }
@@ -215,7 +223,8 @@ impl Worker {
         if !self.again.is_empty() || !self.actions.replies.is_empty() {
             return Duration::ZERO;
         }
-        let wake_at = self.node.wake_at().unwrap_or(Micros::MAX).min(self.chores_at);
+        let gather_at = if self.dirty.is_empty() { Micros::MAX } else { now.steady_us + GATHER_US };
+        let wake_at = self.node.wake_at().unwrap_or(Micros::MAX).min(self.chores_at).min(gather_at);
         Duration::from_micros(wake_at.saturating_sub(now.steady_us))
     }
 
