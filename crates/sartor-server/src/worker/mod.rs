@@ -9,16 +9,16 @@ use crate::config::Timing;
 use crate::front::plan::{Cursors, Env};
 use crate::front::pool::Pool;
 use crate::front::runs::Runs;
-use crate::link::{Handover, KINDS, Links, OUT};
+use crate::link::{KINDS, Links, OUT};
 use crate::node::Shared;
 use crate::resp::parse::Args;
 use crate::settings::Name;
 use crate::socket::Listener;
 use bytes::{Bytes, BytesMut};
 use mio::net::TcpListener;
-use mio::{Events, Poll, Token, Waker};
+use mio::{Events, Poll, Token};
 use sartor_core::coordinator::agent::Agent;
-use sartor_core::coordinator::{COORDINATOR, Heartbeat, ReplicaReport};
+use sartor_core::coordinator::{COORDINATOR, Heartbeat};
 use sartor_core::ids::{NodeId, ShardId, WorkerId};
 use sartor_core::keeper::{Keeper, KeeperLimits};
 use sartor_core::node::{Actions, Event, Node, NodeSettings};
@@ -32,13 +32,16 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 mod asks;
 mod chores;
 mod clients;
+mod mail;
 mod runs;
+
+use mail::mailbox;
+pub use mail::{Inbox, Mail, Mailbox};
 
 const CLIENTS: Token = Token(0);
 const WAKER: Token = Token(KINDS);
@@ -52,46 +55,18 @@ const CHORES_EVERY_US: Micros = millis(100);
 /// The coordinator is away when it was not heard for so long.
 const COORDINATOR_SILENT_US: Micros = millis(1000);
 
-/// What workers of a node send each other, once a turn.
-pub enum Mail {
-    /// Frames for your node.
-    Frames(Vec<Bytes>),
-    /// A newer map.
-    Map(Arc<ClusterMap>),
-    /// How the replicas of that worker stand.
-    Reports(u8, Vec<ReplicaReport>),
-    /// A link that is for you.
-    Link(Handover),
-    /// Damage the record of this key in your copy.
-    Corrupt(ShardId, Bytes),
-}
-
-/// Where a worker gets its mail.
-#[derive(Clone)]
-pub struct Mailbox {
-    sender: Sender<Mail>,
-    waker: Arc<Waker>,
-}
-
-/// The receiving end.
+/// What a worker is made with: where it waits, and its mail.
 pub struct MailboxEnd {
     poll: Poll,
-    receiver: Receiver<Mail>,
+    inbox: Inbox,
 }
 
 impl Mailbox {
     /// A mailbox, and the worker's end of it.
     pub fn new() -> io::Result<(Mailbox, MailboxEnd)> {
         let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
-        let (sender, receiver) = channel();
-        Ok((Mailbox { sender, waker }, MailboxEnd { poll, receiver }))
-    }
-
-    fn post(&self, mail: Mail) {
-        if self.sender.send(mail).is_ok() {
-            let _ = self.waker.wake();
-        }
+        let (mailbox, inbox) = mailbox(&poll, WAKER)?;
+        Ok((mailbox, MailboxEnd { poll, inbox }))
     }
 }
 
@@ -102,7 +77,7 @@ pub struct Worker {
     poll: Poll,
     listeners: Vec<Listener>,
     links: Links,
-    mail: Receiver<Mail>,
+    inbox: Inbox,
     mailboxes: Vec<Mailbox>,
     node: Node,
     stores: Stores,
@@ -152,7 +127,7 @@ impl Worker {
         end: MailboxEnd,
         mailboxes: Vec<Mailbox>,
     ) -> io::Result<Worker> {
-        let MailboxEnd { poll, receiver } = end;
+        let MailboxEnd { poll, inbox } = end;
         listeners.iter_mut().try_for_each(|listener| listener.register(poll.registry(), CLIENTS))?;
         let mut links = Links::new(shared.config.cluster, index, peers);
         links.register(poll.registry(), PEERS)?;
@@ -166,7 +141,7 @@ impl Worker {
             poll,
             listeners,
             links,
-            mail: receiver,
+            inbox,
             mailboxes,
             node: Node::new(me, shared.incarnation, settings, agent),
             stores: Stores::default(),
@@ -205,14 +180,17 @@ impl Worker {
             let now = clock::now();
             let timeout = self.timeout(now);
             let busy = now.steady_us < busy_until && !timeout.is_zero();
-            match self.poll.poll(&mut events, Some(if busy { Duration::ZERO } else { timeout })) {
+            let awake = busy || timeout.is_zero() || !self.inbox.may_sleep();
+            let polled = self.poll.poll(&mut events, Some(if awake { Duration::ZERO } else { timeout }));
+            self.inbox.is_awake();
+            match polled {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => panic!("epoll failed: {error}"),
                 Ok(()) => {}
             }
             if !events.is_empty() {
                 busy_until = now.steady_us + self.shared.settings.get(Name::BusyPollUs);
-            } else if busy {
+            } else if busy && !self.inbox.has_mail() {
                 continue;
             }
             self.turn(&events);
@@ -235,12 +213,15 @@ impl Worker {
             let token = event.token();
             match (token, token.0 % KINDS) {
                 (CLIENTS, _) => self.accept(now),
-                (WAKER, _) => self.read_mail(now, &mut frames),
+                (WAKER, _) => {}
                 (PEERS, _) => self.links.accept(self.poll.registry()),
                 (_, CLIENT) => self.on_client_event(token.0 / KINDS, event),
                 (_, OUT) => self.links.on_out_event(now.steady_us, token, event.is_read_closed()),
                 (_, _) => self.links.on_in_event(self.poll.registry(), token, &mut frames),
             }
+        }
+        if self.inbox.has_mail() {
+            self.read_mail(now, &mut frames);
         }
         for index in std::mem::take(&mut self.again) {
             self.serve(now, index);
@@ -367,7 +348,7 @@ impl Worker {
     }
 
     fn read_mail(&mut self, now: Now, frames: &mut Vec<Bytes>) {
-        while let Ok(mail) = self.mail.try_recv() {
+        while let Some(mail) = self.inbox.take() {
             match mail {
                 Mail::Frames(more) => frames.extend(more),
                 Mail::Map(map) => {
