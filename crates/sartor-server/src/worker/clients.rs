@@ -258,9 +258,7 @@ impl Worker {
                 client.dirty = true;
                 self.dirty.push(index);
             }
-            for request in self.requests.drain(..) {
-                self.node.step(now, Event::Request(request), &mut self.actions);
-            }
+            self.step_requests(now);
         }
         // The list goes back with its room, unless answers to a WAIT's next question are there already.
         if self.actions.replies.is_empty() {
