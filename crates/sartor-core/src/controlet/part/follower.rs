@@ -41,8 +41,9 @@ pub struct Follower {
 struct Pace {
     since: Micros,
     bytes: usize,
-    /// Acknowledgements, of those that come together one.
-    acks: u64,
+    /// For how long it lacked something that it has acknowledged since.
+    behind_us: Micros,
+    /// When it last acknowledged something.
     acked_at: Micros,
     /// The shortest time from an entry to its acknowledgement.
     quickest_us: Micros,
@@ -50,23 +51,16 @@ struct Pace {
 
 impl Pace {
     fn new(now: Now) -> Pace {
-        Pace { since: now.steady_us, bytes: 0, acks: 0, acked_at: 0, quickest_us: Micros::MAX }
+        Pace { since: now.steady_us, bytes: 0, behind_us: 0, acked_at: 0, quickest_us: Micros::MAX }
     }
 
-    /// An entry was acknowledged so long after it was ordered.
-    fn on_ack(&mut self, now: Now, after_us: Micros) {
-        self.quickest_us = self.quickest_us.min(after_us);
-        // All that waited for the same thing, such as a follower that stood still, says only once that it is slow.
-        if now.steady_us >= self.acked_at + ACKS_APART_US {
-            self.acked_at = now.steady_us;
-            self.acks += 1;
-        }
+    /// For how long it has lacked, or lacked until now, what was ordered at this time; what was counted before is not
+    /// counted again.
+    fn behind(&self, now: Now, since: Micros) -> Micros {
+        now.steady_us.saturating_sub(since.max(self.acked_at).max(self.since))
     }
 }
 
-/// From fewer acknowledgements, so far apart, nothing is concluded.
-const ACKS_MIN: u64 = 5;
-const ACKS_APART_US: Micros = millis(200);
 /// Entries ordered within so long are one item of what a follower lacks.
 const LACKS_EVERY_US: Micros = millis(5);
 /// No more items than this: what comes later counts as ordered with the last.
@@ -76,6 +70,11 @@ const LACKS_MAX: usize = 1024;
 /// each copy only joins the queue of those before it.
 pub fn resend_after(settings: &Settings, again: u32) -> Micros {
     settings.resend_us << again.min(3)
+}
+
+/// How long a replica whose word nobody waits for keeps an acknowledgement to itself.
+pub fn tells_after(settings: &Settings) -> Micros {
+    settings.resend_us / 8
 }
 
 impl Follower {
@@ -125,13 +124,13 @@ impl Follower {
         }
         let pace = core::mem::replace(&mut self.pace, Pace::new(now));
         // A link that is far is slow from the beginning, one that is narrow when there is something to carry.
-        // The middle of a chain tells how far it is only now and then, so that a slow tail is not held against it.
-        let slow_us = self.usual_us.saturating_mul(4).max(settings.resend_us);
-        let late =
-            self.lag(now) >= settings.cut_after_us || (pace.acks >= ACKS_MIN && pace.quickest_us > slow_us);
-        if pace.acks > 0 {
-            self.usual_us = self.usual_us.min(pace.quickest_us);
-        }
+        // The middle of a chain tells how far it is only now and then: a slow tail must not be held against it.
+        let slow_us = self.usual_us.saturating_mul(4).max(3 * tells_after(settings));
+        // Who stood still once is behind for a while, and not for most of the time.
+        let behind_us = pace.behind_us + self.lacks.front().map_or(0, |(at, _)| pace.behind(now, *at));
+        let mostly_behind = behind_us >= watched_us / 2 && pace.quickest_us != Micros::MAX;
+        let late = self.lag(now) >= settings.cut_after_us || (mostly_behind && pace.quickest_us > slow_us);
+        self.usual_us = self.usual_us.min(pace.quickest_us);
         late && (pace.bytes as u64) < settings.pace_bytes_per_s_min * watched_us / 1_000_000
     }
 
@@ -141,9 +140,13 @@ impl Follower {
             return false;
         }
         self.pace.bytes += stream.bytes_between(self.acked, sequence);
+        if let Some((at, _)) = self.lacks.front() {
+            self.pace.behind_us += self.pace.behind(now, *at);
+            self.pace.acked_at = now.steady_us;
+        }
         while let Some((at, _)) = self.lacks.front().copied().filter(|(_, up_to)| *up_to <= sequence) {
             self.lacks.pop_front();
-            self.pace.on_ack(now, now.steady_us.saturating_sub(at));
+            self.pace.quickest_us = self.pace.quickest_us.min(now.steady_us.saturating_sub(at));
         }
         self.acked = sequence;
         self.sent = self.sent.max(sequence);
@@ -220,7 +223,6 @@ mod tests {
         let mut follower = Follower::new(at(0), NodeId(1), 0);
         let mut stream = Stream::starting_at(1);
         follower.pace.quickest_us = 300;
-        follower.pace.acks = 100;
         assert!(!follower.is_slow(at(2000), &Settings::default()));
         let mut events = Vec::new();
         for (place, ms) in ordered.iter().enumerate() {
@@ -248,7 +250,8 @@ mod tests {
         assert!(!is_slow(&burst, |_| Some(400)), "all in one acknowledgement");
         assert!(!is_slow(&burst, |ms| Some(400 + ms / 10)), "one after the other");
         let steady: Vec<u64> = (0..20).map(|n| n * 100).collect();
-        assert!(!is_slow(&steady, |ms| Some(ms + 90)), "far away");
+        assert!(!is_slow(&steady, |ms| Some(ms + 30)), "the middle of a chain");
+        assert!(!is_slow(&[0, 700, 1400], |ms| Some(ms + 200)), "now and then");
     }
 
     #[test]
@@ -256,5 +259,8 @@ mod tests {
         let steady: Vec<u64> = (0..20).map(|n| n * 100).collect();
         assert!(is_slow(&steady, |ms| Some(ms + 250)));
         assert!(is_slow(&[0, 100], |_| None), "no acknowledgement at all");
+        // Everybody waits for an answer before asking again, and the link is narrow.
+        let lockstep: Vec<u64> = (0..18).map(|n| n * 110).collect();
+        assert!(is_slow(&lockstep, |ms| Some(ms + 100)), "one after the other");
     }
 }

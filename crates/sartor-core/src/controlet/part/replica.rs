@@ -10,7 +10,7 @@
 
 use super::answers::{Answered, Answers};
 use super::fill::{Sink, Source};
-use super::follower::Follower;
+use super::follower::{Follower, tells_after};
 use super::lease::{LeaseMessage, Leases};
 use super::message::{Ack, Entries, Message, Page};
 use super::once::{Name, Names};
@@ -347,7 +347,7 @@ impl Replica {
     /// In a chain only the tail's word is waited for; the others tell now and then how far they are.
     fn ack_after_news(&mut self, now: Now) {
         let waited_for = self.is_end() || self.topology == Topology::Star || self.sink.is_some();
-        self.ack_soon(if waited_for { 0 } else { now.steady_us + self.settings.resend_us / 4 });
+        self.ack_soon(if waited_for { 0 } else { now.steady_us + tells_after(&self.settings) });
     }
 
     fn ack_soon(&mut self, at: Micros) {
