@@ -5,6 +5,7 @@
 
 use super::World;
 use crate::plan::FaultKind;
+use sartor_core::controlet::{Succession, mode};
 use sartor_core::coordinator::COORDINATOR;
 use sartor_core::routing::map::{ClusterMap, Member, Shard};
 use sartor_core::time::{Micros, millis};
@@ -15,7 +16,10 @@ const LATELY_US: Micros = millis(8000);
 impl World {
     /// No shard of this map has lost a member without a reason.
     pub(super) fn judge_removals(&mut self, map: &ClusterMap) {
-        let Some(old) = &self.disk else { return };
+        // A primary that was filled keeps nothing older for a secondary that is behind when it takes over: where any
+        // member may, that one is filled anew.
+        let succession = mode(self.config.modes, self.config.mode).map(|mode| mode.succession);
+        let Some(old) = self.disk.as_ref().filter(|_| succession == Some(Succession::Next)) else { return };
         let lost = |old: &Shard, new: &Shard| {
             // Who has not yet got everything is no loss.
             let newcomer = old.joining.map(|joining| joining.member);
@@ -32,8 +36,10 @@ impl World {
 
     /// Whether something that happened lately can explain that this member is given up: anything but a crash of others.
     fn was_struck(&self, shard: &Shard, node: u16) -> bool {
+        let removed = self.removed.get(&shard.id);
         let concerns = |node: &u16| {
-            *node == COORDINATOR.node.0 || shard.members.iter().any(|member| member.node.0 == *node)
+            let mut members = shard.members.iter().chain(removed);
+            *node == COORDINATOR.node.0 || members.any(|member| member.node.0 == *node)
         };
         let explains = |kind: FaultKind| match kind {
             FaultKind::Crash(struck) | FaultKind::StoreLoss(struck) | FaultKind::StoreFailure(struck) => {
