@@ -284,6 +284,7 @@ def test_clients_of_this_machine_may_use_unix_sockets(tmp_path, workers):
         wait_for(again, "node 0 answers at the same path")
     finally:
         cluster.end()
+    assert not any(path.exists() for path in sockets)
 
 
 def alive_at(client):
@@ -295,13 +296,12 @@ def alive_at(client):
 
 def test_a_taken_path_is_one_clear_line(tmp_path):
     (tmp_path / "node-0.sock").write_text("not a socket")
-    up = Cluster("--unix", str(tmp_path), "--copies", "1", "--standbys", "0", wait=False)
-    try:
-        lines = iter(up.up.stdout.readline, "")
-        assert any(f"cannot listen on unix:{tmp_path}/node-0.sock" in line for line in lines)
-        assert (tmp_path / "node-0.sock").read_text() == "not a socket"
-    finally:
-        up.end()
+    long = tmp_path / ("x" * 100)
+    for folder in (tmp_path, long):
+        done = subprocess.run([SARTOR, "up", "--port", str(free_port()), "--unix", str(folder)], capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith(f"sartor: cannot listen on unix:{folder}/node-0.sock"), done.stderr
+    assert (tmp_path / "node-0.sock").read_text() == "not a socket"
     done = subprocess.run([SARTOR, "up", "--unix", "/proc/nowhere"], capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("sartor: --unix /proc/nowhere: "), done.stderr
     assert done.stderr.count("\n") == 1

@@ -8,6 +8,7 @@ use clap::Args;
 use sartor_server::config::{CoordinatorConfig, NodeConfig, load, save};
 use sartor_server::metadata::endpoints;
 use sartor_server::settings::Settings;
+use sartor_server::socket::bind_unix;
 use sartor_server::status::Status;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -84,6 +85,7 @@ pub fn run(args: &UpArgs) -> Result<(), Failed> {
     let mut children = cluster.start(&folder.path)?;
     let done = cluster.attend(&mut children, &stop, !args.no_restart);
     supervise::end(&mut children);
+    cluster.sockets().for_each(|path| drop(std::fs::remove_file(path)));
     say(format_args!("ended"));
     done
 }
@@ -178,7 +180,16 @@ impl Cluster {
         addr(self.port, node)
     }
 
-    /// Binds every port once, so that a taken one is said before anything starts.
+    /// The nodes' Unix sockets.
+    fn sockets(&self) -> impl Iterator<Item = PathBuf> {
+        (0..self.config.nodes).filter_map(|node| self.socket(node))
+    }
+
+    fn socket(&self, node: u16) -> Option<PathBuf> {
+        self.unix.as_ref().map(|dir| dir.join(format!("node-{node}.sock")))
+    }
+
+    /// Binds every port and path once, so that a taken one is said before anything starts.
     fn check_ports(&self) -> Result<(), Failed> {
         let nodes = (0..self.config.nodes).flat_map(|node| [node, PEER + node]);
         let coordinators = (0..self.coordinators).flat_map(|index| [HTTP + 2 * index, RPC + 2 * index]);
@@ -187,6 +198,10 @@ impl Cluster {
             if let Err(error) = TcpListener::bind(&addr) {
                 return Err(Failed::input(format!("{addr} is taken ({error}); choose another --port")));
             }
+        }
+        for path in self.sockets() {
+            bind_unix(&path).map_err(|error| Failed::input(format!("{error}; choose another --unix")))?;
+            let _ = std::fs::remove_file(path);
         }
         Ok(())
     }
@@ -204,7 +219,7 @@ impl Cluster {
             let config = NodeConfig {
                 coordinator: self.coordinators().map(|config| config.listen).collect(),
                 settings: self.settings.clone(),
-                unix: self.unix.as_ref().map(|dir| dir.join(format!("node-{node}.sock"))),
+                unix: self.socket(node),
                 ..local::node(&self.config, self.port, node)
             };
             let file = dir.join(format!("node-{node}.toml"));

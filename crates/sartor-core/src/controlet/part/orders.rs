@@ -247,14 +247,18 @@ impl Orders {
     /// The end of a turn, or a timer: lets go the answers that may leave, takes what was held.
     pub fn on_wake(&mut self, now: Now, out: &mut Outbox<Message>) {
         self.dirty = false;
+        let looks = self.look_at.is_some_and(|at| at <= now.steady_us);
         self.replica.on_wake(now, out);
         if !self.replica.is_active(now) && !planted(Fault::LeaseAtArrival) {
             self.refuse_the_late(now, &mut out.effects);
             return self.look_again(now);
         }
         self.answering.release(self.replica.settled(), !self.is_head(), &mut out.effects);
-        // What is left tells of entries that some member lacks: if that is given up, they wait for the next view.
-        self.answering.give_up(now, Micros::MAX, &mut out.effects);
+        // What is left tells of entries that some member lacks: if that is given up, they wait for the next view. They
+        // may be many, so not at every turn.
+        if looks {
+            self.answering.give_up(now, Micros::MAX, &mut out.effects);
+        }
         self.look_again(now);
         if self.is_head() {
             self.take_held(now, &mut out.effects);
@@ -302,7 +306,9 @@ impl Orders {
 
     fn look_again(&mut self, now: Now) {
         let waits = !self.held.is_empty() || !self.answering.is_empty();
-        self.look_at = waits.then_some(now.steady_us + self.replica.settings.expire_every_us);
+        let planned = self.look_at.filter(|at| *at > now.steady_us);
+        self.look_at =
+            waits.then(|| planned.unwrap_or(now.steady_us + self.replica.settings.expire_every_us));
     }
 
     /// When it wants to be called.
