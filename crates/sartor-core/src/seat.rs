@@ -8,8 +8,6 @@ use crate::node::NodeSettings;
 use crate::operation::{From, Request};
 use crate::routing::map::{ClusterMap, Member, Shard};
 use crate::time::{Micros, Now};
-use crate::wire::codec::Wire;
-use crate::wire::frame::{Header, Kind};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -133,26 +131,15 @@ impl Seat {
         inbound.accept(incarnation, forwards).into_iter().map(request).collect()
     }
 
-    /// Frames with answers for other workers; those for `me` are handed to `near`.
-    pub fn send_answers(
-        &mut self,
-        me: WorkerId,
-        incarnation: Incarnation,
-        sends: &mut Vec<(WorkerId, Bytes)>,
-    ) -> Vec<Answers> {
-        let mut near = Vec::new();
-        let (shard, epoch) = (self.view.shard, self.view.epoch);
-        let header = Header { kind: Kind::Answers, from: me, incarnation, shard, epoch };
+    /// Answers for those who asked.
+    pub fn take_answers(&mut self) -> Vec<(WorkerId, Answers)> {
+        let mut taken = Vec::new();
         for (origin, inbound) in &mut self.inbound {
             while let Some(answers) = inbound.take_ready() {
-                if *origin == me {
-                    near.push(answers);
-                } else {
-                    sends.push((*origin, header.frame(|frame| answers.encode(frame))));
-                }
+                taken.push((*origin, answers));
             }
         }
-        near
+        taken
     }
 
     /// When it wants [`Input::Wake`], or its answers sent.

@@ -25,41 +25,85 @@ use sartor_server::stats::Stats;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// A name, the mode, how many copies, at which node the client is, how many connections send in a turn, and what each
-/// of them sends: commands whose keys end in the number of the turn.
-type Path = (&'static str, &'static str, u16, usize, usize, fn(u64) -> Vec<Vec<u8>>);
+/// A way of requests. The keys of its commands end in the number of the turn.
+struct Path {
+    name: &'static str,
+    mode: &'static str,
+    copies: u16,
+    shards: u16,
+    /// Of each node.
+    workers: u8,
+    /// The node where the clients are, at its first worker.
+    at: usize,
+    /// How many connections send in a turn, and what each of them sends.
+    connections: usize,
+    commands: fn(u64) -> Vec<Vec<u8>>,
+}
+
+const ONE: Path = Path {
+    name: "",
+    mode: ms_sc::MODE.name,
+    copies: 1,
+    shards: 1,
+    workers: 1,
+    at: 0,
+    connections: 1,
+    commands: gets,
+};
+/// Half of all requests are the other worker's.
+const WORKERS: Path = Path { shards: 4, workers: 2, connections: 8, ..ONE };
+const CHAIN: Path = Path { copies: 3, commands: sets, ..ONE };
 
 const PATHS: &[Path] = &[
-    ("get-pipelined", ms_sc::MODE.name, 1, 0, 1, |turn| many(32, turn, |key| words(&[b"GET", key]))),
-    ("set-pipelined", ms_sc::MODE.name, 1, 0, 1, |turn| {
-        many(32, turn, |key| words(&[b"SET", key, &[b'v'; 32]]))
-    }),
-    ("get-single", ms_sc::MODE.name, 1, 0, 32, |turn| many(1, turn, |key| words(&[b"GET", key]))),
-    ("set-single", ms_sc::MODE.name, 1, 0, 32, |turn| {
-        many(1, turn, |key| words(&[b"SET", key, &[b'v'; 32]]))
-    }),
-    ("incr-pipelined", ms_sc::MODE.name, 1, 0, 1, |turn| {
-        many(32, turn, |key| words(&[b"INCR", &number(key)]))
-    }),
-    ("append", ms_sc::MODE.name, 1, 0, 1, |turn| {
-        many(32, turn, |key| words(&[b"SETRANGE", key, b"0", b"w"]))
-    }),
-    ("mget-of-10", ms_sc::MODE.name, 1, 0, 1, |turn| vec![ten(b"MGET", turn, false)]),
-    ("mset-of-10", ms_sc::MODE.name, 1, 0, 1, |turn| vec![ten(b"MSET", turn, true)]),
-    ("get-64-kib", ms_sc::MODE.name, 1, 0, 1, |_| vec![words(&[b"GET", b"large"])]),
-    ("chain-of-3-set-pipelined", ms_sc::MODE.name, 3, 0, 1, |turn| {
-        many(32, turn, |key| words(&[b"SET", key, &[b'v'; 32]]))
-    }),
-    ("chain-of-3-set-at-the-tail", ms_sc::MODE.name, 3, 2, 1, |turn| {
-        many(32, turn, |key| words(&[b"SET", key, &[b'v'; 32]]))
-    }),
-    ("chain-of-3-get-at-the-tail", ms_sc::MODE.name, 3, 2, 1, |turn| {
-        many(32, turn, |key| words(&[b"GET", key]))
-    }),
-    ("star-of-3-set-pipelined", ms_ec::MODE.name, 3, 0, 1, |turn| {
-        many(32, turn, |key| words(&[b"SET", key, &[b'v'; 32]]))
-    }),
+    Path { name: "get-pipelined", ..ONE },
+    Path { name: "set-pipelined", commands: sets, ..ONE },
+    Path { name: "get-single", connections: 32, commands: |turn| many(1, turn, get), ..ONE },
+    Path { name: "set-single", connections: 32, commands: |turn| many(1, turn, set), ..ONE },
+    Path {
+        name: "incr-pipelined",
+        commands: |turn| many(32, turn, |key| words(&[b"INCR", &number(key)])),
+        ..ONE
+    },
+    Path {
+        name: "append",
+        commands: |turn| many(32, turn, |key| words(&[b"SETRANGE", key, b"0", b"w"])),
+        ..ONE
+    },
+    Path { name: "mget-of-10", commands: |turn| vec![ten(b"MGET", turn, false)], ..ONE },
+    Path { name: "mset-of-10", commands: |turn| vec![ten(b"MSET", turn, true)], ..ONE },
+    Path { name: "get-64-kib", commands: |_| vec![words(&[b"GET", b"large"])], ..ONE },
+    Path { name: "4-shards-get-pipelined", shards: 4, connections: 8, ..ONE },
+    Path {
+        name: "4-shards-get-single",
+        shards: 4,
+        connections: 32,
+        commands: |turn| many(1, turn, get),
+        ..ONE
+    },
+    Path { name: "2-workers-get-pipelined", ..WORKERS },
+    Path { name: "2-workers-set-pipelined", commands: sets, ..WORKERS },
+    Path { name: "2-workers-get-single", connections: 32, commands: |turn| many(1, turn, get), ..WORKERS },
+    Path { name: "chain-of-3-set-pipelined", ..CHAIN },
+    Path { name: "chain-of-3-set-at-the-tail", at: 2, ..CHAIN },
+    Path { name: "chain-of-3-get-at-the-tail", at: 2, commands: gets, ..CHAIN },
+    Path { name: "star-of-3-set-pipelined", mode: ms_ec::MODE.name, ..CHAIN },
 ];
+
+fn get(key: &[u8]) -> Vec<u8> {
+    words(&[b"GET", key])
+}
+
+fn set(key: &[u8]) -> Vec<u8> {
+    words(&[b"SET", key, &[b'v'; 32]])
+}
+
+fn gets(turn: u64) -> Vec<Vec<u8>> {
+    many(32, turn, get)
+}
+
+fn sets(turn: u64) -> Vec<Vec<u8>> {
+    many(32, turn, set)
+}
 
 const KEYS: u64 = 1000;
 
@@ -112,8 +156,11 @@ struct Host {
 
 /// All nodes, and what they share here.
 struct World {
+    /// One worker after the other, one node after the other.
     hosts: Vec<Host>,
+    workers: usize,
     map: Arc<ClusterMap>,
+    slots: Vec<ShardId>,
     settings: Settings,
     stats: Stats,
     cursors: Cursors,
@@ -121,13 +168,15 @@ struct World {
     now: Now,
 }
 
-fn map(mode: &str, copies: u16) -> ClusterMap {
+fn map(&Path { mode, copies, shards, workers, .. }: &Path) -> ClusterMap {
     let member = |node: u16| Member { node: NodeId(node), incarnation: Incarnation(1) };
-    let shard = Shard {
+    let share = SLOTS / shards;
+    let shard = |id: u16| Shard {
+        id: ShardId(id),
         epoch: Epoch(1),
         members: (0..copies).map(member).collect(),
         born: Epoch(1),
-        slots: vec![(0, SLOTS - 1)],
+        slots: vec![(id * share, (id + 1) * share - 1)],
         ..Shard::default()
     };
     let table = Table { mode: mode.into(), copies: copies as u8, datalet: "hash".into(), ..Table::default() };
@@ -135,10 +184,10 @@ fn map(mode: &str, copies: u16) -> ClusterMap {
     let nodes = (0..copies).map(node).collect();
     ClusterMap {
         epoch: Epoch(1),
-        workers: 1,
+        workers,
         nodes,
         tables: vec![table],
-        shards: vec![shard],
+        shards: (0..shards).map(shard).collect(),
         ..ClusterMap::default()
     }
 }
@@ -164,15 +213,15 @@ fn config(node: u16) -> NodeConfig {
 }
 
 impl World {
-    fn new(mode: &str, copies: u16, at: usize, connections: usize) -> World {
-        let host = |id: u16| {
-            let me = WorkerId { node: NodeId(id), worker: 0 };
+    fn new(path: &Path) -> World {
+        let host = |(id, worker): (u16, u8)| {
+            let me = WorkerId { node: NodeId(id), worker };
             let session = |index: usize| SessionId { index: index as u32 + 1, generation: 1 };
             Host {
                 node: Node::new(me, Incarnation(1), NodeSettings::default(), None),
                 stores: Stores::default(),
                 actions: Actions::default(),
-                connections: (0..connections)
+                connections: (0..path.connections)
                     .map(|i| Connection::new(session(i), i as u64, String::new()))
                     .collect(),
                 parser: Parser::default(),
@@ -182,13 +231,19 @@ impl World {
                 requests: Vec::new(),
             }
         };
+        let map = map(path);
+        let mut slots = map.slot_table(0);
+        slots.truncate(if path.shards == 1 { 1 } else { slots.len() });
+        let ids = (0..path.copies).flat_map(|id| (0..path.workers).map(move |worker| (id, worker)));
         let mut world = World {
-            hosts: (0..copies).map(host).collect(),
-            map: Arc::new(map(mode, copies)),
+            hosts: ids.map(host).collect(),
+            workers: usize::from(path.workers),
+            map: Arc::new(map),
+            slots,
             settings: Settings::default(),
             stats: Stats::default(),
             cursors: Cursors::default(),
-            config: config(at as u16),
+            config: config(path.at as u16),
             now: Now { steady_us: millis(1000), unix_ms: 1 },
         };
         for host in 0..world.hosts.len() {
@@ -229,24 +284,30 @@ impl World {
     /// Ends a turn at every node: what it sends arrives in the next one.
     fn settle(&mut self) {
         self.now.steady_us += 1000;
-        let mut frames: Vec<(WorkerId, Bytes)> = Vec::new();
+        let (mut frames, mut letters) = (Vec::<(WorkerId, Bytes)>::new(), Vec::new());
         for host in 0..self.hosts.len() {
             if self.hosts[host].node.wake_at().is_some_and(|at| at <= self.now.steady_us) {
                 self.step(host, Event::Wake);
             }
             frames.append(&mut self.hosts[host].actions.sends);
+            let node = host / self.workers * self.workers;
+            let near = self.hosts[host].actions.letters.drain(..);
+            letters.extend(near.map(|(worker, letter)| (node + usize::from(worker), letter)));
             self.answer(host);
         }
         for (to, frame) in frames {
-            self.step(usize::from(to.node.0), Event::Frame(frame));
+            let host = usize::from(to.node.0) * self.workers + usize::from(to.worker);
+            self.step(host, Event::Frame(frame));
+        }
+        for (host, letter) in letters {
+            self.step(host, Event::Letter(letter));
         }
     }
 
     fn answer(&mut self, host: usize) {
         let Host { node, actions, connections, pool, requests, .. } = &mut self.hosts[host];
-        let World { map, settings, stats, cursors, config, now, .. } = self;
-        let slots = [ShardId(0)];
-        let mut env = Env { now: *now, map: Some(map), slots: &slots, settings, stats, cursors, config };
+        let World { map, slots, settings, stats, cursors, config, now, .. } = self;
+        let mut env = Env { now: *now, map: Some(map), slots, settings, stats, cursors, config };
         for reply in actions.replies.drain(..) {
             if reply.session != POOL {
                 let connection = &mut connections[reply.session.index as usize - 1];
@@ -271,9 +332,8 @@ impl World {
     /// A connection sends this.
     fn send(&mut self, host: usize, connection: usize, buffer: &mut BytesMut) {
         let Host { node, connections, parser, args, runs, pool, requests, .. } = &mut self.hosts[host];
-        let World { map, settings, stats, cursors, config, now, .. } = self;
-        let slots = [ShardId(0)];
-        let mut env = Env { now: *now, map: Some(map), slots: &slots, settings, stats, cursors, config };
+        let World { map, slots, settings, stats, cursors, config, now, .. } = self;
+        let mut env = Env { now: *now, map: Some(map), slots, settings, stats, cursors, config };
         let connection = &mut connections[connection];
         loop {
             if let Joined::Bytes(len) =
@@ -334,22 +394,22 @@ impl World {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
-    let found = args.get(1).and_then(|name| PATHS.iter().find(|(known, ..)| known == name));
+    let found = args.get(1).and_then(|name| PATHS.iter().find(|path| path.name == name));
     let turns = args.get(2).and_then(|turns| turns.parse::<u64>().ok());
-    let (Some(&(_, mode, copies, at, connections, commands)), Some(turns)) = (found, turns) else {
-        for (name, _, _, _, connections, commands) in PATHS {
+    let (Some(path), Some(turns)) = (found, turns) else {
+        for Path { name, connections, commands, .. } in PATHS {
             println!("{name} {}", commands(0).len() * connections);
         }
         return ExitCode::from(2);
     };
-    let mut world = World::new(mode, copies, at, connections);
+    let (mut world, at) = (World::new(path), path.at * usize::from(path.workers));
     let buffer = &mut BytesMut::new();
     for number in 0..KEYS {
         world.turn(at, &[words(&[b"SET", &key(number), &[b'v'; 32]])], buffer);
     }
     world.turn(at, &[words(&[b"SET", b"large", &[b'v'; 64 << 10]])], buffer);
     // Made before, so that making them costs every number of turns the same.
-    let sent: Vec<Vec<Vec<u8>>> = (0..16).map(commands).collect();
+    let sent: Vec<Vec<Vec<u8>>> = (0..16).map(path.commands).collect();
     for turn in 0..turns {
         world.turn(at, &sent[turn as usize % sent.len()], buffer);
     }

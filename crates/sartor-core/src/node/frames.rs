@@ -1,5 +1,6 @@
 //! Frames of other workers, and the one place where epochs are checked.
 
+use super::letters::Content;
 use super::{Actions, HELD_BYTES_MAX, Node, TELL_EVERY_US};
 use crate::controlet::Input;
 use crate::coordinator::COORDINATOR;
@@ -35,13 +36,8 @@ impl Node {
             }
             return;
         }
-        let epoch = self.map.as_ref().and_then(|map| map.shard(header.shard)).map_or(Epoch(0), |s| s.epoch);
-        if header.epoch > epoch {
-            self.hold(frame);
+        if !self.is_timely(now, &header, || frame, out) {
             return;
-        }
-        if header.epoch < epoch && !(planted(Fault::SkipEpochCheck) && header.kind == Kind::Controlet) {
-            return self.tell(now, header.from.node, out);
         }
         match header.kind {
             Kind::Controlet => {
@@ -66,6 +62,25 @@ impl Node {
             }
             Kind::Heartbeat | Kind::Welcome | Kind::Map | Kind::Ping | Kind::Pong => {}
         }
+    }
+
+    /// Whether something comes from the shard's epoch. What comes from a newer one is kept until the map comes; who speaks
+    /// from an older one gets the map.
+    pub(super) fn is_timely(
+        &mut self,
+        now: Now,
+        header: &Header,
+        frame: impl FnOnce() -> Bytes,
+        out: &mut Actions,
+    ) -> bool {
+        let epoch = self.map.as_ref().and_then(|map| map.shard(header.shard)).map_or(Epoch(0), |s| s.epoch);
+        let skips = planted(Fault::SkipEpochCheck) && header.kind == Kind::Controlet;
+        if header.epoch > epoch {
+            self.hold(frame());
+        } else if header.epoch < epoch && !skips {
+            self.tell(now, header.from.node, out);
+        }
+        header.epoch == epoch || (header.epoch < epoch && skips)
     }
 
     /// Keeps a frame of an epoch that our map does not know yet; the oldest go when there are too many.
@@ -108,10 +123,9 @@ impl Node {
     }
 
     pub(super) fn send_answers(&mut self, now: Now, shard: ShardId, out: &mut Actions) {
-        let (me, incarnation) = (self.me, self.incarnation);
         let Some(Some(seat)) = self.seats.get_mut(usize::from(shard.0)) else { return };
-        for answers in seat.send_answers(me, incarnation, &mut out.sends) {
-            self.on_answers(now, shard, answers, out);
+        for (origin, answers) in seat.take_answers() {
+            self.post(now, origin, (Kind::Answers, shard), Content::Answers(answers), out);
         }
     }
 }

@@ -26,8 +26,11 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 mod frames;
+pub mod letters;
 mod requests;
 mod views;
+
+use letters::Letter;
 
 /// What happens to a worker.
 #[derive(Clone, Debug)]
@@ -36,6 +39,8 @@ pub enum Event {
     Request(Request),
     /// A frame of another worker or of the coordinator.
     Frame(Bytes),
+    /// What another worker of this node says.
+    Letter(Letter),
     /// A shard's task has ended.
     Stored(ShardId, Done),
     /// A newer cluster map, from another worker of this node.
@@ -63,6 +68,8 @@ pub struct Actions {
     pub replies: Vec<Reply>,
     /// Frames for other workers; they may get lost.
     pub sends: Vec<(WorkerId, Bytes)>,
+    /// The same for workers of this node.
+    pub letters: Vec<(u8, Letter)>,
     /// A newer map was adopted: tell the other workers of this node.
     pub adopted: bool,
 }
@@ -175,6 +182,7 @@ impl Node {
         match event {
             Event::Request(request) => self.on_request(now, request, out),
             Event::Frame(frame) => self.on_frame(now, frame, out),
+            Event::Letter(letter) => self.on_letter(now, letter, out),
             Event::Stored(shard, done) => self.on_stored(now, shard, done, out),
             Event::Map(map) => self.adopt(now, map, out),
             Event::Reports(worker, reports) => drop(self.elsewhere.insert(worker, reports)),

@@ -1,5 +1,6 @@
 //! Requests of clients here: near, away, and back with an answer.
 
+use super::letters::Content;
 use super::{Actions, Node, Reply};
 use crate::controlet::Input;
 use crate::forward::{GivenUp, Line};
@@ -9,7 +10,6 @@ use crate::operation::{Consistency, Failure, FailureKind, From, Outcome, Request
 use crate::seat::Seat;
 use crate::session::Way;
 use crate::time::Now;
-use crate::wire::codec::Wire;
 use crate::wire::frame::Kind;
 use alloc::format;
 
@@ -143,18 +143,9 @@ impl Node {
             let way = if near { Way::Near } else { Way::Away };
             self.reply(now, (request.from, way), shard, outcome, Position::ZERO, out);
         }
-        let Some(map) = &self.map else { return };
-        let (Some(head), Some(epoch)) = (map.head_of(shard), map.shard(shard).map(|shard| shard.epoch))
-        else {
-            return;
-        };
-        let header = self.header(Kind::Forward, shard, epoch);
+        let Some(head) = self.map.as_ref().and_then(|map| map.head_of(shard)) else { return };
         while let Some(forwards) = self.lines[usize::from(shard.0)].flush(now) {
-            if head == self.me {
-                self.on_forwards(now, header, forwards, out);
-            } else {
-                out.sends.push((head, header.frame(|frame| forwards.encode(frame))));
-            }
+            self.post(now, head, (Kind::Forward, shard), Content::Forwards(forwards), out);
         }
     }
 

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use mio::{Poll, Token, Waker};
 use sartor_core::coordinator::ReplicaReport;
 use sartor_core::ids::ShardId;
+use sartor_core::node::letters::Letter;
 use sartor_core::routing::map::ClusterMap;
 use std::io;
 use std::sync::Arc;
@@ -14,8 +15,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// What workers of a node send each other, once a turn.
 pub enum Mail {
-    /// Frames for your node.
-    Frames(Vec<Bytes>),
+    /// What one worker's node says to another's.
+    Letters(Vec<Letter>),
+    /// A frame for your node.
+    Frame(Bytes),
     /// A newer map.
     Map(Arc<ClusterMap>),
     /// How the replicas of that worker stand.

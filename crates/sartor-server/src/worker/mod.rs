@@ -21,6 +21,7 @@ use sartor_core::coordinator::agent::Agent;
 use sartor_core::coordinator::{COORDINATOR, Heartbeat};
 use sartor_core::ids::{NodeId, ShardId, WorkerId};
 use sartor_core::keeper::{Keeper, KeeperLimits};
+use sartor_core::node::letters::Letter;
 use sartor_core::node::{Actions, Event, Node, NodeSettings};
 use sartor_core::operation::Request;
 use sartor_core::record::Layout;
@@ -28,7 +29,6 @@ use sartor_core::routing::map::ClusterMap;
 use sartor_core::stores::Stores;
 use sartor_core::time::{Micros, Now, millis};
 use sartor_datalets::{Options, drop_aside, engine};
-use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -208,7 +208,7 @@ impl Worker {
 
     fn turn(&mut self, events: &Events) {
         let mut now = clock::now();
-        let mut frames = Vec::new();
+        let (mut frames, mut letters) = (Vec::new(), Vec::new());
         for event in events {
             let token = event.token();
             match (token, token.0 % KINDS) {
@@ -221,7 +221,7 @@ impl Worker {
             }
         }
         if self.inbox.has_mail() {
-            self.read_mail(now, &mut frames);
+            self.read_mail(now, &mut frames, &mut letters);
         }
         for index in std::mem::take(&mut self.again) {
             self.serve(now, index);
@@ -232,6 +232,12 @@ impl Worker {
         for frame in frames {
             self.node.step(now, Event::Frame(frame), &mut self.actions);
             self.run_stores(now);
+        }
+        for letter in letters {
+            self.node.step(now, Event::Letter(letter), &mut self.actions);
+            if self.actions.tasks.len() >= TASKS_MAX {
+                self.run_stores(now);
+            }
         }
         self.run_stores(now);
         now = clock::now();
@@ -347,10 +353,11 @@ impl Worker {
         self.map = Some(map);
     }
 
-    fn read_mail(&mut self, now: Now, frames: &mut Vec<Bytes>) {
+    fn read_mail(&mut self, now: Now, frames: &mut Vec<Bytes>, letters: &mut Vec<Letter>) {
         while let Some(mail) = self.inbox.take() {
             match mail {
-                Mail::Frames(more) => frames.extend(more),
+                Mail::Letters(more) => letters.extend(more),
+                Mail::Frame(frame) => frames.push(frame),
                 Mail::Map(map) => {
                     self.node.step(now, Event::Map(map), &mut self.actions);
                     self.run_stores(now);
@@ -365,17 +372,19 @@ impl Worker {
     }
 
     fn send(&mut self, now: Now) {
-        let mut near: BTreeMap<u8, Vec<Bytes>> = BTreeMap::new();
         for (to, frame) in self.actions.sends.drain(..) {
-            if to.node == self.me.node {
-                near.entry(to.worker).or_default().push(frame);
-            } else {
+            if to.node != self.me.node {
                 self.links.send(to, &frame);
+            } else if let Some(mailbox) = self.mailboxes.get(usize::from(to.worker)) {
+                mailbox.post(Mail::Frame(frame));
             }
         }
-        for (worker, frames) in near {
-            if let Some(mailbox) = self.mailboxes.get(usize::from(worker)) {
-                mailbox.post(Mail::Frames(frames));
+        for (worker, mailbox) in self.mailboxes.iter().enumerate() {
+            let to_it = |(to, _): &mut (u8, Letter)| usize::from(*to) == worker;
+            let letters: Vec<Letter> =
+                self.actions.letters.extract_if(.., to_it).map(|(_, letter)| letter).collect();
+            if !letters.is_empty() {
+                mailbox.post(Mail::Letters(letters));
             }
         }
         for handover in self.links.handovers.drain(..) {
