@@ -1,12 +1,13 @@
 //! A replica's place on a worker: its controlet, and the requests that other workers sent it.
 
-use crate::controlet::{AnyControlet, Input, Outbox, Status, View, mode};
+use crate::controlet::rules::Rules;
+use crate::controlet::{AnyControlet, Input, Mode, Outbox, Status, View};
 use crate::coordinator::ReplicaReport;
 use crate::forward::{Answers, ForwardSettings, Forwarded, Forwards, Inbound};
 use crate::ids::{Incarnation, WorkerId};
 use crate::node::NodeSettings;
 use crate::operation::{From, Request};
-use crate::routing::map::{ClusterMap, Member, Shard};
+use crate::routing::map::{Member, Shard};
 use crate::time::{Micros, Now};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -28,7 +29,7 @@ pub struct Seat {
 }
 
 /// A shard as seen from a node.
-pub fn view_of(shard: &Shard, me: Member) -> View {
+pub fn view_of(shard: &Shard, rules: Rules, me: Member) -> View {
     let joining = shard.joining;
     let mut members = shard.members.clone();
     // Another life of this node is not this replica.
@@ -36,22 +37,14 @@ pub fn view_of(shard: &Shard, me: Member) -> View {
         members.retain(|member| member.node != me.node);
     }
     let joining = joining.filter(|joining| joining.member.node != me.node || joining.member == me);
-    View { shard: shard.id, epoch: shard.epoch, me: me.node, members, joining, born: shard.born }
+    View { shard: shard.id, epoch: shard.epoch, me: me.node, members, joining, born: shard.born, rules }
 }
 
 impl Seat {
-    /// A replica with an empty store; none if the table's mode is not known here.
-    pub fn new(
-        now: Now,
-        map: &ClusterMap,
-        shard: &Shard,
-        view: View,
-        settings: &NodeSettings,
-    ) -> Option<Seat> {
-        let table = map.table_of(shard)?;
-        let mode = mode(settings.modes, &table.mode)?;
+    /// A replica with an empty store.
+    pub fn new(now: Now, mode: &Mode, view: View, settings: &NodeSettings) -> Seat {
         let controlet = (mode.build)(now, view.clone(), settings.controlet);
-        Some(Seat { view, controlet, inbound: BTreeMap::new(), owed: 0, ended: false })
+        Seat { view, controlet, inbound: BTreeMap::new(), owed: 0, ended: false }
     }
 
     /// Whether the replica answers the request itself.

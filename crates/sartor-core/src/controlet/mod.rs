@@ -5,11 +5,14 @@
 //! ```
 //!
 //! To write one: a file here, an entry in [`MODES`]. Nothing outside that table asks which
-//! mode it has. [`ms_sc`] and [`ms_ec`] are the ones to copy.
+//! mode it has. Those that are here are rules over one controlet, [`replicated`]; another one may be something else
+//! altogether.
 
 pub mod ms_ec;
 pub mod ms_sc;
 pub mod part;
+pub mod replicated;
+pub mod rules;
 
 use crate::ids::{Epoch, NodeId, Position, ShardId};
 use crate::keeper::{Done, Task};
@@ -22,6 +25,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::hash::{Hash, Hasher};
 use part::lease::LeaseSettings;
+use rules::Rules;
 
 /// The replication logic of one shard on one node.
 ///
@@ -113,6 +117,8 @@ pub struct View {
     pub joining: Option<Joining>,
     /// When the shard last began, empty: what was before is gone.
     pub born: Epoch,
+    /// The rules of its mode.
+    pub rules: Rules,
 }
 
 impl View {
@@ -263,6 +269,8 @@ pub struct Mode {
     pub tolerates: fn(&[bool]) -> usize,
     /// Who becomes the first member when that one is gone.
     pub succession: Succession,
+    /// For [`replicated`]; another controlet may have its own.
+    pub rules: Rules,
     /// Makes a replica's controlet.
     pub build: fn(Now, View, Settings) -> Box<dyn AnyControlet>,
 }

@@ -1,7 +1,7 @@
 //! Newer maps: replicas here go on, end, or begin.
 
 use super::{Actions, Node};
-use crate::controlet::Input;
+use crate::controlet::{Input, Mode, mode};
 use crate::ids::{ShardId, WorkerId};
 use crate::mutants::{Fault, planted};
 use crate::routing::map::{ClusterMap, Member, Shard};
@@ -38,8 +38,9 @@ impl Node {
 
     /// A shard has other members than before, or another one joins: a replica here goes on, ends, or begins.
     pub(super) fn reseat(&mut self, now: Now, map: &ClusterMap, shard: &Shard, out: &mut Actions) {
+        let Some(mode) = self.mode_of(map, shard) else { return };
         let me = Member { node: self.me.node, incarnation: self.incarnation };
-        let view = view_of(shard, me);
+        let view = view_of(shard, mode.rules, me);
         let mut outbox = core::mem::take(&mut self.outbox);
         if let Some(seat) = &mut self.seats[usize::from(shard.id.0)] {
             let leaves = seat.view.is_member() && !seat.goes_on(&view);
@@ -61,16 +62,19 @@ impl Node {
         self.outbox = outbox;
     }
 
+    fn mode_of(&self, map: &ClusterMap, shard: &Shard) -> Option<&'static Mode> {
+        map.table_of(shard).and_then(|table| mode(self.settings.modes, &table.mode))
+    }
+
     /// A replica begins, empty.
     pub(super) fn open_seat(&mut self, now: Now, map: &ClusterMap, shard: &Shard, out: &mut Actions) {
+        // A mode that this node does not know has no replica here.
+        let Some(mode) = self.mode_of(map, shard) else { return };
         let me = Member { node: self.me.node, incarnation: self.incarnation };
-        let view = view_of(shard, me);
+        let view = view_of(shard, mode.rules, me);
         if view.includes_me() && map.worker_of(shard.id) == self.me.worker {
-            let seat = Seat::new(now, map, shard, view, &self.settings);
-            if seat.is_some() {
-                out.opened.push((shard.id, shard.epoch));
-            }
-            self.seats[usize::from(shard.id.0)] = seat;
+            self.seats[usize::from(shard.id.0)] = Some(Seat::new(now, mode, view, &self.settings));
+            out.opened.push((shard.id, shard.epoch));
             self.step_seat(now, shard.id, Input::Full(self.full), out);
         }
     }

@@ -92,6 +92,7 @@ pub fn view(epoch: u64, me: u16, members: &[u16], joining: Option<(u16, u64)>) -
         members: members.iter().map(|node| member(*node)).collect(),
         joining: joining.map(|(node, since)| Joining { member: member(node), since: Epoch(since) }),
         born: Epoch(1),
+        rules: CHAIN.rules,
     }
 }
 
@@ -121,6 +122,7 @@ impl Group {
     }
 
     pub fn open(&mut self, node: u16, view: View) {
+        let view = View { rules: self.mode.rules, ..view };
         let controlet = (self.mode.build)(self.at(), view, self.settings);
         let keeper = Keeper::enveloped(Box::new(Memory::default()), KeeperLimits::default());
         self.replicas.insert(node, Replica { controlet, keeper: keeper.starting_in(Epoch(1)) });
@@ -229,7 +231,8 @@ impl Group {
     pub fn view(&mut self, epoch: u64, members: &[u16], joining: Option<(u16, u64)>) {
         let nodes: Vec<u16> = self.replicas.keys().copied().collect();
         for node in nodes {
-            self.step(node, Input::View(view(epoch, node, members, joining)));
+            let view = View { rules: self.mode.rules, ..view(epoch, node, members, joining) };
+            self.step(node, Input::View(view));
         }
     }
 

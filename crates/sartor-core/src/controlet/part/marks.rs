@@ -41,6 +41,11 @@ impl Marks {
         }
     }
 
+    /// Every key may have a write in flight, up to this entry.
+    pub fn note_all(&mut self, sequence: u64) {
+        (self.last, self.all) = (sequence, sequence);
+    }
+
     /// The last entry that an operation may have seen something of; any that are at all members up to `settled`
     /// are as good as none.
     pub fn seen_by(&self, op: &Op, settled: u64) -> u64 {

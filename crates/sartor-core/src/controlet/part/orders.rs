@@ -3,7 +3,7 @@
 
 use super::message::Message;
 use super::once::another;
-use super::replica::{Replica, Topology};
+use super::replica::Replica;
 use super::waiting::{Answering, Waiting, is_late, refusal};
 use crate::controlet::{Effects, Outbox, Settings, View};
 use crate::entry::Entry;
@@ -36,9 +36,9 @@ pub struct Orders {
 
 impl Orders {
     /// A replica with an empty store.
-    pub fn new(now: Now, topology: Topology, view: View, settings: Settings) -> Orders {
+    pub fn new(now: Now, view: View, settings: Settings) -> Orders {
         Orders {
-            replica: Replica::new(now, topology, view, settings),
+            replica: Replica::new(now, view, settings),
             answering: Answering::default(),
             held: VecDeque::new(),
             deciding: BTreeMap::new(),

@@ -6,7 +6,7 @@
 //!                                                       └───▶ secondary
 //! ```
 //!
-//! The protocol decides who may ask what, and when an answer may leave; see `ms_sc` and `ms_ec`.
+//! The protocol decides who may ask what, and when an answer may leave; see `replicated.rs`.
 
 use super::answers::{Answered, Answers};
 use super::fill::{Sink, Source};
@@ -16,6 +16,7 @@ use super::message::{Ack, Entries, Message, Page};
 use super::once::{Name, Names};
 use super::stream::{Ordered, Stream};
 use super::surveying::Surveying;
+use crate::controlet::rules::Topology;
 use crate::controlet::{Effects, Outbox, Settings, Status, View};
 use crate::entry::{Entry, Write, Writes};
 use crate::ids::{Epoch, NodeId, Position};
@@ -28,15 +29,6 @@ use crate::wire::codec::{Reader, Wire};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Who passes entries on to whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Topology {
-    /// Each to the next one; the last one tells what all have.
-    Chain,
-    /// The first one to all others, and it tells what all have.
-    Star,
-}
-
 /// One replica.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
@@ -44,7 +36,6 @@ pub struct Replica {
     pub view: View,
     /// Times and bounds.
     pub settings: Settings,
-    topology: Topology,
     /// The newest entry that the store was asked for: tasks after it see it.
     pub submitted: Position,
     /// The newest entry that the store has.
@@ -88,12 +79,11 @@ const EPOCHS_MAX: usize = 64;
 
 impl Replica {
     /// An empty replica, or one to be filled.
-    pub fn new(now: Now, topology: Topology, view: View, settings: Settings) -> Replica {
+    pub fn new(now: Now, view: View, settings: Settings) -> Replica {
         // Empty, but of this epoch: later than all that was seen of a shard that lost its data.
         let empty = Position { epoch: view.epoch, sequence: 0 };
         let mut replica = Replica {
             settings,
-            topology,
             submitted: empty,
             applied: empty,
             stable: empty,
@@ -162,7 +152,7 @@ impl Replica {
         let before = core::mem::take(&mut self.followers);
         let joined = self.source.take();
         let (place, first) = (self.view.place(), self.stream.first());
-        let downstream = match (self.topology, place) {
+        let downstream = match (self.topology(), place) {
             (Topology::Chain, Some(place)) => self.view.members.get(place + 1..place + 2).unwrap_or_default(),
             (Topology::Star, Some(0)) => self.view.members.get(1..).unwrap_or_default(),
             _ => &[],
@@ -185,7 +175,7 @@ impl Replica {
 
     /// Whether the stream ends here, so that what is applied here is applied everywhere.
     pub fn is_end(&self) -> bool {
-        match self.topology {
+        match self.topology() {
             Topology::Chain => self.view.members.last().is_some_and(|tail| tail.node == self.view.me),
             Topology::Star => self.view.members.len() == 1 && self.view.is_member(),
         }
@@ -199,7 +189,7 @@ impl Replica {
         {
             self.sink = Some(Sink { since: joining.since, asked: 0, taken: 0, start: Position::ZERO });
         }
-        let fills = match self.topology {
+        let fills = match self.topology() {
             Topology::Chain => self.is_end(),
             Topology::Star => self.view.is_head(),
         };
@@ -210,9 +200,13 @@ impl Replica {
         }
     }
 
-    /// Up to where answers may tell of entries: in a chain what all have, in a star what is here.
+    fn topology(&self) -> Topology {
+        self.view.rules.topology
+    }
+
+    /// Up to where answers may tell of entries: what all have, or what is here.
     pub fn settled(&self) -> Position {
-        let waits = self.topology == Topology::Chain && !planted(Fault::AnswerAtHead);
+        let waits = self.view.rules.is_strong() && !planted(Fault::AnswerAtHead);
         if waits { self.stable } else { self.applied }
     }
 
@@ -235,7 +229,7 @@ impl Replica {
         (self.submitted, self.applied) = (position, position);
         self.dirty = true;
         // In a chain, who comes after one that was cut off may still need what is kept.
-        let nobody = self.topology == Topology::Star && self.followers.iter().all(|follower| follower.cut);
+        let nobody = self.topology() == Topology::Star && self.followers.iter().all(|follower| follower.cut);
         let alone = (self.followers.is_empty() || nobody)
             && self.source.as_ref().is_none_or(|source| source.follower.cut);
         let ordered = Ordered { entry, answered };
@@ -321,7 +315,7 @@ impl Replica {
 
     fn is_upstream(&self, from: NodeId) -> bool {
         let members = &self.view.members;
-        let upstream = match (self.topology, self.view.place()) {
+        let upstream = match (self.topology(), self.view.place()) {
             (Topology::Chain, Some(place)) => place.checked_sub(1).and_then(|before| members.get(before)),
             (Topology::Chain, None) => members.last(),
             // A new primary learns from those who know more than it, until it is level with them.
@@ -346,7 +340,7 @@ impl Replica {
 
     /// In a chain only the tail's word is waited for; the others tell now and then how far they are.
     fn ack_after_news(&mut self, now: Now) {
-        let waited_for = self.is_end() || self.topology == Topology::Star || self.sink.is_some();
+        let waited_for = self.is_end() || self.topology() == Topology::Star || self.sink.is_some();
         self.ack_soon(if waited_for { 0 } else { now.steady_us + tells_after(&self.settings) });
     }
 
@@ -375,7 +369,7 @@ impl Replica {
         if let Some(follower) = self.followers.iter_mut().find(|follower| follower.node == from) {
             follower.on_ack(now, ack.applied.sequence.min(self.applied.sequence), &self.stream);
         }
-        match self.topology {
+        match self.topology() {
             Topology::Star if self.view.is_head() => self.compute_stable(),
             Topology::Chain if self.view.members.last().is_some_and(|tail| tail.node == from) => {
                 self.learn_stable(now, ack.stable);
@@ -410,7 +404,7 @@ impl Replica {
         self.leases.on_message(now, from, message);
         self.note_full(from, message.full);
         self.dirty = true;
-        let sender_knows = match self.topology {
+        let sender_knows = match self.topology() {
             Topology::Chain => self.view.members.last(),
             Topology::Star => self.view.members.first(),
         };
@@ -426,7 +420,7 @@ impl Replica {
         let to_primary = self.view.members.first().is_some_and(|primary| primary.node == from);
         let knows_less = message.level.sequence < self.leases.level().sequence;
         let rescues = !self.rescued && !planted(Fault::NoRescue);
-        if self.topology == Topology::Star && to_primary && knows_less && rescues {
+        if self.topology() == Topology::Star && to_primary && knows_less && rescues {
             self.rescued = true;
             self.rescue = Some(Follower::new(now, from, message.level.sequence));
         }
@@ -523,7 +517,7 @@ impl Replica {
         let fill = self.sink.as_ref().map_or((Epoch(0), 0), |sink| (sink.since, sink.taken));
         let ack = Message::Ack(Ack { applied: self.applied, stable: self.stable, fill, full: self.im_full });
         let (me, members) = (self.view.me, &self.view.members);
-        let upstream = match (self.topology, self.view.place()) {
+        let upstream = match (self.topology(), self.view.place()) {
             // All wait for the tail: for their answers, or to forget what they keep.
             (Topology::Chain, Some(_)) if self.is_end() => &members[..],
             (Topology::Chain, Some(place)) => &members[place.saturating_sub(1)..place],
@@ -564,7 +558,7 @@ impl Replica {
             let slow = source.follower.acked < least && self.stream.bytes() > self.settings.stream_bytes_max;
             source.follower.cut |= slow || source.follower.is_silent(now, last, &self.settings);
         }
-        if self.topology == Topology::Star && self.view.is_head() {
+        if self.topology() == Topology::Star && self.view.is_head() {
             self.compute_stable();
         }
         self.trim();

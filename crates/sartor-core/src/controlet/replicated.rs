@@ -1,0 +1,207 @@
+//! The controlet of all built-in modes: a replica of a shard in which one orders.
+//!
+//! ```text
+//!  ms+sc   head ──▶ middle ──▶ tail     answers wait for the tail       every replica reads
+//!  ms+ec   primary ──▶ secondaries      answers leave at once           every replica reads
+//! ```
+//!
+//! A view says which mode's rules it has (`rules.rs`). Where another mode follows, it is a view like any other: nobody serves in
+//! it before all members promise to be in it, and have all that any of them had; what they held back, they take then.
+//! (TPDS 5: there old and new controlets run side by side; here one goes on.)
+
+use super::part::marks::Marks;
+use super::part::message::Message;
+use super::part::orders::Orders;
+use super::{AnyControlet, Controlet, Effects, Input, Outbox, Settings, Status, View, erase};
+use crate::entry::Entry;
+use crate::ids::Position;
+use crate::keeper::{Done, Task};
+use crate::mutants::{Fault, planted};
+use crate::operation::{Consistency, From, Op, Outcome, Request};
+use crate::time::{Micros, Now, millis};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// A replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Replicated {
+    orders: Orders,
+    /// Which keys have writes in flight, where answers wait for them.
+    marks: Marks,
+    waiters: Vec<Waiter>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Waiter {
+    from: From,
+    copies: usize,
+    floor: Position,
+    until: Micros,
+}
+
+/// A replica with an empty store.
+pub fn build(now: Now, view: View, settings: Settings) -> Box<dyn AnyControlet> {
+    let marks = Marks::new(settings.mark_buckets);
+    erase(Replicated { orders: Orders::new(now, view, settings), marks, waiters: Vec::new() })
+}
+
+impl Replicated {
+    fn is_strong(&self) -> bool {
+        self.orders.replica.view.rules.is_strong()
+    }
+
+    fn on_view(&mut self, now: Now, view: View, out: &mut Effects) {
+        let was_strong = self.is_strong();
+        self.orders.on_view(now, view, out);
+        if self.is_strong() && !was_strong {
+            // Nobody noted what is on its way.
+            self.marks.note_all(self.orders.replica.submitted.sequence);
+        }
+        if !self.orders.is_head() {
+            // They are asked again where they came from.
+            let none = |waiter: Waiter| (waiter.from, Outcome::Integer(0), waiter.floor);
+            out.replies.extend(self.waiters.drain(..).map(none));
+        }
+    }
+
+    fn on_request(&mut self, now: Now, request: Request, out: &mut Effects) {
+        let is_wait = matches!(request.op, Op::Wait { .. });
+        // What another worker passed on, it could not answer itself: who orders must judge.
+        let is_lax = self.is_strong()
+            && request.consistency == Consistency::Eventual
+            && !request.op.is_write()
+            && !is_wait
+            && matches!(request.from, From::Session { .. });
+        if !self.orders.is_head() || is_lax {
+            out.tasks.push(Task::Read(request));
+        } else if is_wait {
+            self.on_wait(now, request, out);
+        } else {
+            self.orders.on_request(now, request, out);
+        }
+    }
+
+    fn on_stored(&mut self, now: Now, done: Done, out: &mut Effects) {
+        let (is_strong, marks) = (self.is_strong(), &mut self.marks);
+        let note = |entry: &Entry| {
+            if is_strong {
+                marks.note(entry.position.sequence, &entry.writes);
+            }
+        };
+        match self.orders.on_stored(now, done, out, note) {
+            Some(Done::Evaluated(request, outcome, entry)) => {
+                let needs = if is_strong { self.needs(&request, entry.as_ref()) } else { 0 };
+                self.orders.on_decided(now, request, outcome, entry, needs);
+            }
+            Some(Done::Read(request, Some(outcome))) => self.on_read(now, request, outcome, out),
+            _ => {}
+        }
+    }
+
+    /// Up to which entry all members must be before the answer to a request that was decided may leave.
+    fn needs(&mut self, request: &Request, entry: Option<&Entry>) -> u64 {
+        // What wrote nothing tells of all that it has read.
+        let Some(entry) = entry else {
+            return self.marks.seen_by(&request.op, self.orders.replica.settled().sequence);
+        };
+        // Where nobody else is to have it, it is in flight no longer than this call.
+        if !self.orders.replica.is_end() {
+            self.marks.note(entry.position.sequence, &entry.writes);
+        }
+        entry.position.sequence
+    }
+
+    fn on_read(&mut self, now: Now, request: Request, outcome: Outcome, out: &mut Effects) {
+        let applied = self.orders.replica.applied;
+        let lax = request.consistency == Consistency::Eventual || planted(Fault::ReadUncommitted);
+        if lax || !self.is_strong() {
+            out.reads.push((request, outcome, applied));
+        } else {
+            let needs = self.marks.seen_by(&request.op, self.orders.replica.settled().sequence);
+            self.orders.answer(now, request, outcome, applied, needs);
+        }
+    }
+
+    fn on_wait(&mut self, now: Now, request: Request, out: &mut Effects) {
+        let Op::Wait { copies, timeout_ms } = request.op else { return };
+        let replica = &self.orders.replica;
+        if self.is_strong() {
+            // What the connection was told of is at all members.
+            let (copies, at) = (replica.view.members.len() as i64 - 1, replica.applied);
+            return self.orders.answer(now, request, Outcome::Integer(copies), at, 0);
+        }
+        let is_full = self.waiters.len() >= replica.settings.waiters_max;
+        let patience = if is_full { 0 } else { millis(timeout_ms).min(replica.settings.waiter_us) };
+        let until = now.steady_us.saturating_add(patience).min(request.deadline_us);
+        let copies = usize::from(copies);
+        self.waiters.push(Waiter { from: request.from, copies, floor: request.floor, until });
+        self.answer_waiters(now, out);
+    }
+
+    fn answer_waiters(&mut self, now: Now, out: &mut Effects) {
+        let replica = &self.orders.replica;
+        self.waiters.retain(|waiter| {
+            let copies = replica.copies_of(waiter.floor);
+            let waits = copies < waiter.copies && now.steady_us < waiter.until;
+            if !waits {
+                out.replies.push((waiter.from, Outcome::Integer(copies as i64), waiter.floor));
+            }
+            waits
+        });
+    }
+
+    fn on_peer(&mut self, now: Now, from: crate::ids::NodeId, message: Message, out: &mut Effects) {
+        if matches!(&message, Message::Page(page) if page.number == 1) {
+            // The history begins anew here, perhaps another one. What comes before this replica is a member
+            // is at all members already.
+            self.marks = Marks::new(self.orders.replica.settings.mark_buckets);
+        }
+        let notes = self.is_strong() && !planted(Fault::MarksForgotten);
+        let marks = &mut self.marks;
+        let note = |entry: &Entry| {
+            if notes {
+                marks.note(entry.position.sequence, &entry.writes);
+            }
+        };
+        self.orders.on_peer(now, from, message, out, note);
+    }
+}
+
+impl Controlet for Replicated {
+    type Message = Message;
+
+    fn takes(&self, request: &Request) -> bool {
+        let replica = &self.orders.replica;
+        let reads = !request.op.is_write() && !matches!(request.op, Op::Wait { .. });
+        let fresh = match self.is_strong() {
+            true => replica.is_level(),
+            false => request.floor <= replica.submitted || planted(Fault::ForgetFloor),
+        };
+        let serves = replica.view.is_member() && !replica.is_lost();
+        self.orders.is_head() || (reads && serves && (fresh || request.consistency == Consistency::Eventual))
+    }
+
+    fn step(&mut self, now: Now, input: Input<Message>, out: &mut Outbox<Message>) {
+        match input {
+            Input::Request(request) => self.on_request(now, request, &mut out.effects),
+            Input::Stored(done) => self.on_stored(now, done, &mut out.effects),
+            Input::Peer(from, message) => self.on_peer(now, from, message, &mut out.effects),
+            Input::Left(member) => self.orders.replica.on_left(now, member),
+            Input::View(view) => self.on_view(now, view, &mut out.effects),
+            Input::Full(full) => self.orders.replica.set_full(full),
+            Input::Wake => {
+                self.answer_waiters(now, &mut out.effects);
+                self.orders.on_wake(now, out);
+            }
+        }
+    }
+
+    fn wake_at(&self) -> Option<Micros> {
+        let waits = self.waiters.iter().map(|waiter| waiter.until);
+        self.orders.wake_at().into_iter().chain(waits).min()
+    }
+
+    fn status(&self) -> Status {
+        self.orders.replica.status()
+    }
+}
