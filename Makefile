@@ -1,6 +1,6 @@
 # make test: everything within 15 minutes on 2 cores. make test-full: the long tier.
 export RUSTDOCFLAGS = -D warnings
-MODES = ms+sc ms+ec
+MODES = ms+sc ms+ec switch
 .PHONY: test test-full lint unit seeds mutants guard processes release
 
 test: lint unit seeds guard processes

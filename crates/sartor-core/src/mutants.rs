@@ -14,7 +14,7 @@ pub struct Mutant {
     pub name: &'static str,
     /// What goes wrong.
     pub about: &'static str,
-    /// The mode that shows it.
+    /// The mode that shows it, or `switch` where modes change.
     pub mode: &'static str,
 }
 
@@ -80,6 +80,10 @@ mutants! {
     "ms+ec" ForgetFloor "forget-floor" "a connection's reads go back in time",
     "ms+ec" Overtake "overtake" "a request overtakes an earlier one of its connection",
     "ms+ec" NoRescue "no-rescue" "a new primary does not learn what others have and it lacks",
+    "switch" SwitchInPlace "switch-in-place" "another mode without another view",
+    "switch" AnswersNotSwitched "answers-not-switched" "an answer made in a mode that does not wait leaves in one that does, without waiting",
+    "switch" LaxWithoutEnd "lax-without-end" "who is cut off goes on reading by the rules of a mode that is over",
+    "switch" MarksNotSwitched "marks-not-switched" "a mode that waits for all does not know what was on its way before it",
 }
 
 #[cfg(feature = "mutants")]

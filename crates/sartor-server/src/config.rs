@@ -148,7 +148,11 @@ impl Timing {
         Timing {
             coordinator: CoordinatorSettings { down_after_us: detect_us, tick_us: detect_us / 10 },
             agent: AgentSettings { heartbeat_every_us: detect_us / 5 },
-            lease: LeaseSettings { lease_us: detect_us * 7 / 10, renew_us: detect_us * 4 / 25 },
+            lease: LeaseSettings {
+                lease_us: detect_us * 7 / 10,
+                renew_us: detect_us * 4 / 25,
+                lax_us: detect_us * 4,
+            },
         }
     }
 }

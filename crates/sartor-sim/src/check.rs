@@ -15,7 +15,7 @@ use crate::client::{Asked, PROBES, TIMEOUT_US};
 use crate::plan::FaultKind;
 use crate::world::{Record, World};
 use bytes::{Bytes, BytesMut};
-use sartor_core::controlet::{Promise, mode};
+use sartor_core::controlet::Promise;
 use sartor_core::entry::Write;
 use sartor_core::ids::{Epoch, Position, ShardId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
@@ -32,10 +32,8 @@ pub fn check(world: &mut World) -> Result<(), String> {
     answered(world)?;
     timely(world)?;
     let lines = Lines::of(world);
-    match mode(world.config.modes, world.config.mode).map(|mode| mode.promise) {
-        Some(Promise::Linearizable) => crate::linear::check(world, &lines)?,
-        _ => monotonic(world, &lines)?,
-    }
+    crate::linear::check(world, &lines)?;
+    monotonic(world, &lines)?;
     at_most_once(world, &lines)?;
     crate::once::check(world, &lines)?;
     truthful(world, &lines)?;
@@ -129,7 +127,10 @@ fn monotonic(world: &World, lines: &Lines) -> Result<(), String> {
             let Some((outcome, position)) = &asked.answer else { continue };
             // Who asks again is told of the past.
             let again = matches!(asked.op, Op::Once(_));
-            if again || matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind)) {
+            if again
+                || !world.modes.held(Promise::Convergent, asked.times)
+                || matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind))
+            {
                 continue;
             }
             let last = seen.insert(asked.shard, (tag, *position));

@@ -18,7 +18,7 @@ pub mod once;
 pub mod plan;
 pub mod world;
 
-use sartor_core::controlet::{MODES, Mode};
+use sartor_core::controlet::{MODES, Mode, mode};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// What to simulate.
@@ -32,11 +32,22 @@ pub struct Config {
     pub trace: bool,
     /// Simulated time with faults and load; the network heals after it.
     pub run_ms: u64,
+    /// Whether users switch the table to other modes meanwhile.
+    pub switches: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { modes: MODES, mode: "ms+sc", trace: false, run_ms: 20_000 }
+        Config { modes: MODES, mode: "ms+sc", trace: false, run_ms: 20_000, switches: false }
+    }
+}
+
+impl Config {
+    /// Of a mode, or of `switch`: any, and users change it.
+    pub fn of(name: &str) -> Option<Config> {
+        let switches = name == "switch";
+        let mode = if switches { MODES.first() } else { mode(MODES, name) };
+        mode.map(|mode| Config { mode: mode.name, switches, ..Config::default() })
     }
 }
 
@@ -49,6 +60,8 @@ pub struct Summary {
     pub succeeded: u64,
     /// Faults that met the cluster.
     pub faults: u64,
+    /// Switches to another mode.
+    pub switches: u64,
     /// Simulated milliseconds.
     pub simulated_ms: u64,
     /// Which faults met whom in which phase.
@@ -63,6 +76,7 @@ impl Summary {
         self.operations += other.operations;
         self.succeeded += other.succeeded;
         self.faults += other.faults;
+        self.switches += other.switches;
         self.simulated_ms += other.simulated_ms;
         self.met.add(&other.met);
     }

@@ -1,4 +1,4 @@
-//! Linearizability, shard by shard.
+//! Linearizability, shard by shard, of what was asked and answered while the table's mode promised it.
 //!
 //! Every answer names the place in the shard's history that it was true at, and `check.rs` has replayed that. So
 //! a total order is given, and two things are left to show: every answered request is in the history that is true in the
@@ -11,6 +11,7 @@ use crate::check::{Lines, has_no_place};
 use crate::client::Asked;
 use crate::world::{Record, World};
 use bytes::Bytes;
+use sartor_core::controlet::Promise;
 use sartor_core::entry::Write;
 use sartor_core::ids::ShardId;
 use sartor_core::operation::{Op, Outcome};
@@ -25,10 +26,15 @@ pub fn check(world: &World, lines: &Lines<'_>) -> Result<(), String> {
         let mut asked = Vec::new();
         for request in world.clients.iter().flat_map(|client| &client.asked).filter(|a| a.shard == *shard) {
             let Some((outcome, position)) = &request.answer else { continue };
+            if !world.modes.held(Promise::Linearizable, request.times) {
+                continue;
+            }
             let placed = !matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind));
             // What was before all copies died is gone.
             if placed && position.epoch >= root {
-                if !lines.keeps(*shard, *position) {
+                // That no copy has what was told of before another mode began is no promise.
+                let none = matches!(request.op, Op::Wait { .. }) && *outcome == Outcome::Integer(0);
+                if !none && !lines.keeps(*shard, *position) {
                     return Err(format!("was answered at {position} and then lost: {request:?}"));
                 }
                 asked.push(request);

@@ -15,11 +15,11 @@ fn one_seed_is_one_run() {
 
 #[test]
 fn seeds_pass_and_are_what_they_promise() {
-    for mode in sartor_core::controlet::MODES {
-        let config = Config { mode: mode.name, ..Config::default() };
+    for mode in sartor_core::controlet::MODES.iter().map(|mode| mode.name).chain(["switch"]) {
+        let config = Config::of(mode).unwrap();
         for seed in 0..SEEDS {
             let summary = run(seed, &config)
-                .unwrap_or_else(|error| panic!("sartor sim --mode {} --seed {seed}: {error}", mode.name));
+                .unwrap_or_else(|error| panic!("sartor sim --mode {mode} --seed {seed}: {error}"));
             assert!(summary.faults >= 3 && summary.operations >= 500, "seed {seed}: {summary:?}");
             assert!(summary.simulated_ms >= 20_000);
             assert!(summary.succeeded * 2 >= summary.operations || seed > 0, "{summary:?}");

@@ -239,7 +239,7 @@ impl Default for Settings {
             pace_bytes_per_s_min: 128 << 10,
             waiters_max: 10_000,
             waiter_us: millis(100),
-            lease: LeaseSettings { lease_us: millis(350), renew_us: millis(80) },
+            lease: LeaseSettings { lease_us: millis(350), renew_us: millis(80), lax_us: millis(2000) },
             patience_us: millis(2000),
             mark_buckets: 4096,
             page_bytes_max: 256 << 10,

@@ -29,6 +29,8 @@ pub struct Replicated {
     /// Which keys have writes in flight, where answers wait for them.
     marks: Marks,
     waiters: Vec<Waiter>,
+    /// Answers to reads that need not see the newest state, until the end of the turn.
+    lax: Vec<(Request, Outcome, Position)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +44,8 @@ struct Waiter {
 /// A replica with an empty store.
 pub fn build(now: Now, view: View, settings: Settings) -> Box<dyn AnyControlet> {
     let marks = Marks::new(settings.mark_buckets);
-    erase(Replicated { orders: Orders::new(now, view, settings), marks, waiters: Vec::new() })
+    let orders = Orders::new(now, view, settings);
+    erase(Replicated { orders, marks, waiters: Vec::new(), lax: Vec::new() })
 }
 
 impl Replicated {
@@ -53,9 +56,12 @@ impl Replicated {
     fn on_view(&mut self, now: Now, view: View, out: &mut Effects) {
         let was_strong = self.is_strong();
         self.orders.on_view(now, view, out);
-        if self.is_strong() && !was_strong {
+        if self.is_strong() && !was_strong && !planted(Fault::MarksNotSwitched) {
             // Nobody noted what is on its way.
             self.marks.note_all(self.orders.replica.submitted.sequence);
+        }
+        if self.is_strong() != was_strong || !self.orders.replica.view.is_member() {
+            out.forwards.extend(self.lax.drain(..).map(|(request, ..)| request));
         }
         if !self.orders.is_head() {
             // They are asked again where they came from.
@@ -113,9 +119,10 @@ impl Replicated {
 
     fn on_read(&mut self, now: Now, request: Request, outcome: Outcome, out: &mut Effects) {
         let applied = self.orders.replica.applied;
-        let lax = request.consistency == Consistency::Eventual || planted(Fault::ReadUncommitted);
-        if lax || !self.is_strong() {
+        if request.consistency == Consistency::Eventual || planted(Fault::ReadUncommitted) {
             out.reads.push((request, outcome, applied));
+        } else if !self.is_strong() {
+            self.lax.push((request, outcome, applied));
         } else {
             let needs = self.marks.seen_by(&request.op, self.orders.replica.settled().sequence);
             self.orders.answer(now, request, outcome, applied, needs);
@@ -148,6 +155,19 @@ impl Replicated {
             }
             waits
         });
+    }
+
+    /// A member that hears nothing of the others for long may have been removed, and the shard be in a mode in which reads see
+    /// more.
+    fn let_reads_go(&mut self, now: Now, out: &mut Effects) {
+        if self.lax.is_empty() {
+            return;
+        }
+        if !self.is_strong() && self.orders.replica.may_read(now) {
+            out.reads.append(&mut self.lax);
+        } else {
+            out.forwards.extend(self.lax.drain(..).map(|(request, ..)| request));
+        }
     }
 
     fn on_peer(&mut self, now: Now, from: crate::ids::NodeId, message: Message, out: &mut Effects) {
@@ -190,6 +210,7 @@ impl Controlet for Replicated {
             Input::View(view) => self.on_view(now, view, &mut out.effects),
             Input::Full(full) => self.orders.replica.set_full(full),
             Input::Wake => {
+                self.let_reads_go(now, &mut out.effects);
                 self.answer_waiters(now, &mut out.effects);
                 self.orders.on_wake(now, out);
             }
@@ -198,7 +219,8 @@ impl Controlet for Replicated {
 
     fn wake_at(&self) -> Option<Micros> {
         let waits = self.waiters.iter().map(|waiter| waiter.until);
-        self.orders.wake_at().into_iter().chain(waits).min()
+        let lax = (!self.lax.is_empty()).then_some(0);
+        self.orders.wake_at().into_iter().chain(waits).chain(lax).min()
     }
 
     fn status(&self) -> Status {

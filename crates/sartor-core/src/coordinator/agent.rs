@@ -1,5 +1,6 @@
 //! A node's side of the coordinator: heartbeats out, maps and news of other nodes in.
 
+use super::switch::Wish;
 use super::{COORDINATOR, Care, Heartbeat, NodeReport, NodeState, ReplicaReport, Welcome};
 use crate::controlet::Status;
 use crate::ids::{Epoch, NodeId, ShardId, WorkerId};
@@ -13,6 +14,9 @@ use bytes::Bytes;
 
 /// How often the agent looks for news of replicas at most.
 const LOOK_EVERY_US: Micros = millis(10);
+
+/// For how long a wish is told.
+const WISH_US: Micros = millis(1000);
 
 /// Times of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +46,8 @@ pub struct Agent {
     tried: Vec<(NodeId, Option<Micros>)>,
     /// When to look whether there are news that cannot wait.
     look_us: Micros,
+    /// Until when a user waits for what he wished.
+    wish_until: Micros,
 }
 
 impl Agent {
@@ -49,7 +55,19 @@ impl Agent {
     pub fn new(me: Heartbeat, settings: AgentSettings) -> Agent {
         let (addr, reports, care) = (String::new(), Vec::new(), Care::default());
         let tried = Vec::new();
-        Agent { settings, me, next_us: 0, heard_us: None, pid: 0, addr, reports, care, tried, look_us: 0 }
+        Agent {
+            settings,
+            me,
+            next_us: 0,
+            heard_us: None,
+            pid: 0,
+            addr,
+            reports,
+            care,
+            tried,
+            look_us: 0,
+            wish_until: 0,
+        }
     }
 
     /// When it wants to be called.
@@ -84,8 +102,19 @@ impl Agent {
     }
 
     /// There is a newer map: the coordinator should hear soon how the replicas stand in it.
-    pub fn on_map(&mut self) {
+    pub fn on_map(&mut self, map: &ClusterMap) {
         self.next_us = 0;
+        let table = |wish: &Wish| map.tables.get(usize::from(wish.table)).map(|table| table.switched);
+        self.me.wish.take_if(|wish| table(wish).is_none_or(|switched| switched > wish.since));
+    }
+
+    /// A user wants a table to have another mode; it is forgotten unless it is said again in time.
+    pub fn wish(&mut self, now: Now, wish: Wish) {
+        if self.me.wish.as_ref() != Some(&wish) {
+            self.next_us = 0;
+        }
+        self.me.wish = Some(wish);
+        self.wish_until = now.steady_us + WISH_US;
     }
 
     /// Sends a heartbeat if it is time, or if there are news that cannot wait.
@@ -111,6 +140,7 @@ impl Agent {
         }
         self.next_us = now.steady_us + self.settings.heartbeat_every_us;
         self.me.map_epoch = map_epoch;
+        self.me.wish.take_if(|_| now.steady_us >= self.wish_until);
         self.me.replicas = replicas;
         let every_us = self.settings.heartbeat_every_us;
         let answers =

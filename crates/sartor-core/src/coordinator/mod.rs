@@ -13,6 +13,7 @@ use crate::controlet::{Mode, Status, Succession, mode};
 pub mod agent;
 pub mod estranged;
 pub mod repair;
+pub mod switch;
 
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId, WorkerId};
 use crate::mutants::{Fault, planted};
@@ -27,6 +28,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use estranged::Estranged;
 use repair::{Known, succession_of};
+use switch::Wish;
 
 /// The coordinator's address among workers.
 pub const COORDINATOR: WorkerId = WorkerId { node: NodeId(u16::MAX), worker: 0 };
@@ -50,6 +52,8 @@ pub struct Heartbeat {
     pub replicas: Vec<ReplicaReport>,
     /// Of those it was asked to try: who answers.
     pub reached: Vec<NodeId>,
+    /// What a user there wants.
+    pub wish: Option<Wish>,
 }
 
 /// How a replica stands.
@@ -87,6 +91,10 @@ pub struct Care {
     pub estranged: Vec<(NodeId, NodeId)>,
     /// Replicas that lack entries.
     pub lags: Vec<Lag>,
+    /// Shards in whose present view, by the map of this epoch, not all members have served yet.
+    pub unproven: Vec<ShardId>,
+    /// See `unproven`.
+    pub epoch: Epoch,
 }
 
 /// A replica that lacks entries which another one sends it.
@@ -310,7 +318,9 @@ impl Coordinator {
         let same = known.filter(|known| known.heartbeat.incarnation == heartbeat.incarnation);
         let since_us = same.map_or(now.steady_us, |known| known.since_us);
         // News of replicas need not wait for the next look.
-        let news = same.is_none_or(|known| known.heartbeat.replicas != heartbeat.replicas);
+        let news = same.is_none_or(|known| {
+            known.heartbeat.replicas != heartbeat.replicas || known.heartbeat.wish != heartbeat.wish
+        });
         self.estranged.on_heartbeat(now, &heartbeat);
         self.nodes.insert(node, Registered { heartbeat, heard_us: now.steady_us, since_us });
         if news {
@@ -405,6 +415,7 @@ impl Coordinator {
                 mode: spec.mode.clone(),
                 datalet: spec.datalet.clone(),
                 copies: spec.copies,
+                switched: Epoch(1),
             }],
             shards,
         })
@@ -416,7 +427,8 @@ impl Coordinator {
         next.epoch = Epoch(map.epoch.0 + 1);
         let moved = self.follow_addresses(&mut next);
         let repaired = self.repair_shards(now, &mut next, nodes);
-        (moved || repaired).then_some(next)
+        let switched = !repaired && self.switch_tables(&mut next, nodes);
+        (moved || repaired || switched).then_some(next)
     }
 
     fn repair_shards(&self, now: Now, next: &mut ClusterMap, nodes: &BTreeMap<NodeId, NodeView>) -> bool {
@@ -503,7 +515,9 @@ impl Coordinator {
 
     /// What is not as it should be.
     pub fn care(&self) -> Care {
-        Care { repairs: self.repairs(), estranged: self.estranged.pairs(), lags: self.lags() }
+        let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
+        let (repairs, lags, unproven) = (self.repairs(), self.lags(), self.unproven());
+        Care { repairs, estranged: self.estranged.pairs(), lags, unproven, epoch }
     }
 
     fn lags(&self) -> Vec<Lag> {

@@ -11,6 +11,7 @@
 use crate::controlet::{Input, MODES, Mode, Outbox, Settings, Status};
 use crate::coordinator::ReplicaReport;
 use crate::coordinator::agent::Agent;
+use crate::coordinator::switch::Wish;
 use crate::forward::{ForwardSettings, Line};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
 use crate::keeper::{Done, Task};
@@ -293,6 +294,12 @@ impl Node {
             let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
             agent.on_wake(now, epoch, reports, &mut out.sends);
         }
+    }
+
+    /// A user wants a table to have another mode: at the node's first worker, again and again until it is done, or he gives up.
+    pub fn wish(&mut self, now: Now, table: u16, mode: &str) {
+        let Some((agent, map)) = self.agent.as_mut().zip(self.map.as_ref()) else { return };
+        agent.wish(now, Wish { table, mode: mode.into(), since: map.epoch });
     }
 
     /// The node this worker belongs to.

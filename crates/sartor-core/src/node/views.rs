@@ -28,7 +28,7 @@ impl Node {
         }
         out.adopted = true;
         if let Some(agent) = &mut self.agent {
-            agent.on_map();
+            agent.on_map(&map);
         }
         for frame in core::mem::take(&mut self.held) {
             self.held_bytes -= frame.len();

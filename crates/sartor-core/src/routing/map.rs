@@ -49,6 +49,8 @@ pub struct Table {
     pub datalet: String,
     /// How many copies each of its shards should have.
     pub copies: u8,
+    /// The epoch in which it got its mode.
+    pub switched: Epoch,
 }
 
 /// A part of a table.

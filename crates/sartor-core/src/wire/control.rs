@@ -1,6 +1,7 @@
 //! What nodes and coordinator say to each other, as bytes.
 
 use crate::controlet::{FillStatus, Status};
+use crate::coordinator::switch::Wish;
 use crate::coordinator::{Care, Heartbeat, Lag, NodeReport, NodeState, Repair, ReplicaReport, Welcome};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId};
 use crate::routing::map::ClusterMap;
@@ -17,6 +18,11 @@ impl Wire for Heartbeat {
         put_bytes(out, self.peer_addr.as_bytes());
         put_list(out, &self.replicas, |out, report| report.encode(out));
         put_list(out, &self.reached, |out, node| put_varint(out, u64::from(node.0)));
+        put_option(out, self.wish.as_ref(), |out, wish| {
+            put_varint(out, u64::from(wish.table));
+            put_bytes(out, wish.mode.as_bytes());
+            wish.since.encode(out);
+        });
     }
 
     fn decode(from: &mut Reader) -> Result<Heartbeat, Malformed> {
@@ -30,8 +36,13 @@ impl Wire for Heartbeat {
             replicas: from.list(ReplicaReport::decode)?,
             // Heartbeats of the version before end here.
             reached: if from.is_empty() { Vec::new() } else { from.list(|from| Ok(NodeId(from.number()?)))? },
+            wish: if from.is_empty() { None } else { from.option(wish)? },
         })
     }
+}
+
+fn wish(from: &mut Reader) -> Result<Wish, Malformed> {
+    Ok(Wish { table: from.number()?, mode: from.text()?, since: Epoch::decode(from)? })
 }
 
 impl Wire for ReplicaReport {
@@ -106,6 +117,8 @@ impl Wire for Welcome {
             put_varint(out, u64::from(lag.node.0));
             put_varint(out, lag.us);
         });
+        put_list(out, &self.care.unproven, |out, shard| put_varint(out, u64::from(shard.0)));
+        self.care.epoch.encode(out);
     }
 
     fn decode(from: &mut Reader) -> Result<Welcome, Malformed> {
@@ -132,7 +145,12 @@ impl Wire for Welcome {
         let lag = |from: &mut Reader| {
             Ok(Lag { shard: ShardId(from.number()?), node: NodeId(from.number()?), us: from.varint()? })
         };
-        let care = Care { repairs, estranged, lags: from.list(lag)? };
+        let lags = from.list(lag)?;
+        let mut care = Care { repairs, estranged, lags, ..Care::default() };
+        if !from.is_empty() {
+            care.unproven = from.list(|from| Ok(ShardId(from.number()?)))?;
+            care.epoch = Epoch::decode(from)?;
+        }
         Ok(Welcome { pid, addr, nodes, map, care })
     }
 }

@@ -6,8 +6,8 @@ use crate::routing::slot::SLOTS;
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
 use alloc::vec::Vec;
 
-/// Version 1 knew no joining replicas.
-const VERSION: u8 = 2;
+/// Version 1 knew no joining replicas, version 2 no switches.
+const VERSION: u8 = 3;
 
 impl Wire for ClusterMap {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -27,6 +27,7 @@ impl Wire for ClusterMap {
             put_bytes(out, table.mode.as_bytes());
             put_bytes(out, table.datalet.as_bytes());
             out.push(table.copies);
+            table.switched.encode(out);
         });
         put_list(out, &self.shards, |out, shard| {
             put_varint(out, u64::from(shard.id.0));
@@ -71,6 +72,7 @@ impl Wire for ClusterMap {
                     mode: from.text()?,
                     datalet: from.text()?,
                     copies: from.byte()?,
+                    switched: if version < 3 { Epoch(1) } else { Epoch::decode(from)? },
                 })
             })?,
             shards: from.list(|from| {

@@ -18,8 +18,11 @@ impl World {
     pub(super) fn judge_removals(&mut self, map: &ClusterMap) {
         // A primary that was filled keeps nothing older for a secondary that is behind when it takes over: where any
         // member may, that one is filled anew.
-        let succession = mode(self.config.modes, self.config.mode).map(|mode| mode.succession);
-        let Some(old) = self.disk.as_ref().filter(|_| succession == Some(Succession::Next)) else { return };
+        let succession =
+            |map: &ClusterMap| mode(self.config.modes, &map.tables[0].mode).map(|mode| mode.succession);
+        let in_order = |map: &&ClusterMap| succession(map) == Some(Succession::Next);
+        // So is one that was a star a moment ago.
+        let Some(old) = self.disk.as_ref().filter(in_order).filter(|_| !self.config.switches) else { return };
         let lost = |old: &Shard, new: &Shard| {
             // Who has not yet got everything is no loss.
             let newcomer = old.joining.map(|joining| joining.member);

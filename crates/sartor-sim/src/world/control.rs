@@ -19,6 +19,7 @@ impl World {
                     let epoch = map.epoch;
                     self.judge_restarts(&map);
                     self.judge_removals(&map);
+                    self.note_decided(&map);
                     self.tell(|| format!("map {}: {}", map.epoch.0, describe(&map)));
                     self.changes += 1;
                     self.arm(&map);
@@ -30,6 +31,7 @@ impl World {
                 Action::Send(to, frame) => self.send(COORDINATOR.node.0, to, frame),
             }
         }
+        self.note_proven();
     }
 
     /// The disk has what it was given.
@@ -120,5 +122,6 @@ fn describe(map: &ClusterMap) -> String {
             shard.joining.map_or_else(String::new, |joining| format!(" +{}", name(&joining.member)));
         format!("shard {} at {}: {}{joining}", shard.id.0, shard.epoch.0, members.join(" "))
     };
-    map.shards.iter().map(shard).collect::<Vec<_>>().join("; ")
+    let mode = map.tables.first().map_or("", |table| &table.mode);
+    format!("{mode}; {}", map.shards.iter().map(shard).collect::<Vec<_>>().join("; "))
 }

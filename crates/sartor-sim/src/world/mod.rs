@@ -5,6 +5,7 @@ mod control;
 mod faults;
 mod load;
 mod machine;
+mod switches;
 
 use crate::client::Client;
 use crate::flaky::Mishaps;
@@ -25,6 +26,8 @@ use sartor_core::routing::map::{ClusterMap, Member};
 use sartor_core::stores::Stores;
 use sartor_core::time::{Micros, millis};
 use std::collections::{BTreeMap, VecDeque};
+pub use switches::Modes;
+use switches::Wanted;
 
 /// A run with fewer operations shows too little.
 const OPERATIONS_MIN: usize = 500;
@@ -73,6 +76,8 @@ pub struct World {
     /// Who was last removed from each shard.
     removed: BTreeMap<ShardId, Member>,
     error: Option<String>,
+    /// Which modes the table had when.
+    pub modes: Modes,
     /// What would have happened to the coordinator meanwhile, while it stands still.
     coordinator_paused: Option<Vec<Happening>>,
 }
@@ -136,6 +141,8 @@ enum Happening {
     Inspect,
     StartNode(u16),
     StartCoordinator,
+    /// A user begins to want another mode, or wants it still.
+    Wish(Wanted),
 }
 
 impl World {
@@ -184,6 +191,7 @@ impl World {
             forsaken: None,
             removed: BTreeMap::new(),
             error: None,
+            modes: Modes::default(),
             coordinator_paused: None,
             plan,
             random,
@@ -206,6 +214,7 @@ impl World {
             let at = fault.at;
             world.at(at, Happening::Part);
         }
+        world.plan_switches();
         world.at(millis(50), Happening::Client);
         world.at(0, Happening::Tick);
         world
@@ -244,6 +253,7 @@ impl World {
             operations: asked().count() as u64,
             succeeded: asked().filter(succeeded).count() as u64,
             faults: self.faults,
+            switches: self.modes.switched,
             simulated_ms: self.now_us / 1000,
             met: self.met.clone(),
             trace: self.trace,
@@ -316,6 +326,7 @@ impl World {
             Happening::Inspect => self.inspect(),
             Happening::StartNode(node) => self.start_node(node),
             Happening::StartCoordinator => self.start_coordinator(),
+            Happening::Wish(wanted) => self.want(wanted),
         }
     }
 }
@@ -348,6 +359,7 @@ impl Happening {
             Happening::Probe => 10 << 32,
             Happening::Part => 11 << 32,
             Happening::Inspect => 12 << 32,
+            Happening::Wish(wanted) => 13 << 32 | u64::from(wanted.node) << 8 | u64::from(wanted.tries),
         }
     }
 }

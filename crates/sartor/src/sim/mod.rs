@@ -6,7 +6,7 @@ mod seeds;
 
 use crate::{Failed, at_least_one, say};
 use clap::Args;
-use sartor_core::controlet::{MODES, Mode, mode};
+use sartor_core::controlet::MODES;
 use sartor_sim::met::PHASES;
 use sartor_sim::{Config, Summary};
 use seeds::Seeds;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Arguments of `sartor sim`.
 #[derive(Args)]
 pub struct SimArgs {
-    /// The mode to simulate
+    /// The mode to simulate; `switch`: any, and users change it while it runs
     #[arg(long, default_value = "ms+sc")]
     mode: String,
     /// How many seeds
@@ -49,9 +49,8 @@ pub fn run(args: &SimArgs) -> Result<(), Failed> {
     if args.mutants {
         return run_mutants(args.mutant.as_deref());
     }
-    let Some(mode) = mode(MODES, &args.mode) else { return Err(unknown_mode(&args.mode)) };
-    let config =
-        Config { mode: mode.name, run_ms: args.seconds * 1000, trace: args.trace, ..Config::default() };
+    let Some(config) = Config::of(&args.mode) else { return Err(unknown_mode(&args.mode)) };
+    let config = Config { run_ms: args.seconds * 1000, trace: args.trace, ..config };
     let (first, count) = args.seed.map_or((args.first, args.seeds), |seed| (seed, 1));
     let started = Instant::now();
     let seeds = Seeds { config, first, count, until_found: false };
@@ -60,13 +59,13 @@ pub fn run(args: &SimArgs) -> Result<(), Failed> {
         say(format_args!("seed {seed}: {error}"));
         say(format_args!(
             "  again: sartor sim --mode {} --seed {seed} --seconds {}",
-            mode.name, args.seconds
+            args.mode, args.seconds
         ));
     }
     if args.met {
         print_met(&total);
     }
-    print_total(mode, &total, count - failures.len() as u64, count, started.elapsed());
+    print_total(&args.mode, &total, count - failures.len() as u64, count, started.elapsed());
     match failures.is_empty() {
         true => Ok(()),
         false => Err(Failed::other(format!("{} seeds failed", failures.len()))),
@@ -85,12 +84,15 @@ fn run_mutants(_only: Option<&str>) -> Result<(), Failed> {
     ))
 }
 
-fn print_total(mode: &Mode, total: &Summary, passed: u64, count: u64, took: Duration) {
+fn print_total(mode: &str, total: &Summary, passed: u64, count: u64, took: Duration) {
     let hours = total.simulated_ms as f64 / 3_600_000.0;
+    let switches = match total.switches {
+        0 => String::new(),
+        count => format!(", {count} switches"),
+    };
     let years_an_hour = hours / (365.25 * 24.0) / (took.as_secs_f64() / 3600.0);
     say(format_args!(
-        "{}: {passed} of {count} seeds passed; {} operations ({} succeeded), {} faults, {hours:.1} simulated hours in {:.1} s ({years_an_hour:.2} simulated years an hour)",
-        mode.name,
+        "{mode}: {passed} of {count} seeds passed; {} operations ({} succeeded), {} faults{switches}, {hours:.1} simulated hours in {:.1} s ({years_an_hour:.2} simulated years an hour)",
         total.operations,
         total.succeeded,
         total.faults,

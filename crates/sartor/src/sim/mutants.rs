@@ -34,7 +34,7 @@ pub fn run(only: Option<&str>) -> Result<(), Failed> {
 
 fn hunt(mutant: &Mutant) -> bool {
     let started = Instant::now();
-    let config = Config { mode: mutant.mode, run_ms: 20_000, ..Config::default() };
+    let config = Config { run_ms: 20_000, ..Config::of(mutant.mode).unwrap_or_default() };
     plant(Some(mutant.fault));
     let seeds = Seeds { config, first: 0, count: SEEDS_MAX, until_found: true };
     let failures = seeds.run(false).1;

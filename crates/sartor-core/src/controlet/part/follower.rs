@@ -47,11 +47,13 @@ struct Pace {
     acked_at: Micros,
     /// The shortest time from an entry to its acknowledgement.
     quickest_us: Micros,
+    /// How often it acknowledged something new.
+    acks: u32,
 }
 
 impl Pace {
     fn new(now: Now) -> Pace {
-        Pace { since: now.steady_us, bytes: 0, behind_us: 0, acked_at: 0, quickest_us: Micros::MAX }
+        Pace { since: now.steady_us, bytes: 0, behind_us: 0, acked_at: 0, quickest_us: Micros::MAX, acks: 0 }
     }
 
     /// For how long it has lacked, or lacked until now, what was ordered at this time; what was counted before is not
@@ -63,6 +65,8 @@ impl Pace {
 
 /// Entries ordered within so long are one item of what a follower lacks.
 const LACKS_EVERY_US: Micros = millis(5);
+/// Fewer late acknowledgements than this do not make a follower slow.
+const ACKS_MIN: u32 = 3;
 /// No more items than this: what comes later counts as ordered with the last.
 const LACKS_MAX: usize = 1024;
 
@@ -128,7 +132,8 @@ impl Follower {
         let slow_us = self.usual_us.saturating_mul(4).max(3 * tells_after(settings));
         // Who stood still once is behind for a while, and not for most of the time.
         let behind_us = pace.behind_us + self.lacks.front().map_or(0, |(at, _)| pace.behind(now, *at));
-        let mostly_behind = behind_us >= watched_us / 2 && pace.quickest_us != Micros::MAX;
+        // A message that got lost twice is no slow link either.
+        let mostly_behind = behind_us >= watched_us / 2 && pace.acks >= ACKS_MIN;
         let late = self.lag(now) >= settings.cut_after_us || (mostly_behind && pace.quickest_us > slow_us);
         self.usual_us = self.usual_us.min(pace.quickest_us);
         late && (pace.bytes as u64) < settings.pace_bytes_per_s_min * watched_us / 1_000_000
@@ -139,6 +144,7 @@ impl Follower {
         if sequence <= self.acked {
             return false;
         }
+        self.pace.acks += 1;
         self.pace.bytes += stream.bytes_between(self.acked, sequence);
         if let Some((at, _)) = self.lacks.front() {
             self.pace.behind_us += self.pace.behind(now, *at);
@@ -252,6 +258,7 @@ mod tests {
         let steady: Vec<u64> = (0..20).map(|n| n * 100).collect();
         assert!(!is_slow(&steady, |ms| Some(ms + 30)), "the middle of a chain");
         assert!(!is_slow(&[0, 700, 1400], |ms| Some(ms + 200)), "now and then");
+        assert!(!is_slow(&[300, 1400], |ms| Some(ms + 600)), "lost, and lost again");
     }
 
     #[test]

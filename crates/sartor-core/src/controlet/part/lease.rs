@@ -34,6 +34,19 @@ pub struct LeaseMessage {
     pub stable: Position,
     /// The sender's node has no memory for more.
     pub full: bool,
+    /// The sender has all that any member had when the view began.
+    pub whole: bool,
+}
+
+/// What else a member tells with its promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// See [`LeaseMessage::stable`].
+    pub stable: Position,
+    /// See [`LeaseMessage::full`].
+    pub full: bool,
+    /// See [`LeaseMessage::whole`].
+    pub whole: bool,
 }
 
 /// Times of leases.
@@ -44,6 +57,9 @@ pub struct LeaseSettings {
     pub lease_us: Micros,
     /// How often promises are renewed.
     pub renew_us: Micros,
+    /// How much longer a member may answer reads that need not see the newest state. Where a mode follows in which all must,
+    /// it waits for that.
+    pub lax_us: Micros,
 }
 
 /// The leases of one replica in its view.
@@ -52,13 +68,25 @@ pub struct Leases {
     settings: LeaseSettings,
     peers: Vec<Peer>,
     /// Promises to members of older views that are none of this one.
-    bound: Vec<(Member, Micros)>,
+    bound: Vec<Bound>,
+    /// Whether reads must see the newest state.
+    strict: bool,
     level: Position,
     next_at: Micros,
     /// From when on it is telling that nothing comes back.
     listens_from: Micros,
     /// When it was last called.
     attended: Micros,
+}
+
+/// A promise to a member of an older view, on our clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Bound {
+    member: Member,
+    /// It may serve until then.
+    until: Micros,
+    /// It may answer reads of a mode that was not strict until then.
+    reads_until: Micros,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -68,13 +96,29 @@ struct Peer {
     stamp: Option<(Micros, Micros)>,
     /// Whether its last stamp was echoed in this view, so that it has something to begin with.
     answered: bool,
-    /// Its promise to us, on our clock.
+    /// Its promise to us, on our clock; and the last one, of this view or one before.
     until: Option<Micros>,
-    /// Our promise to it, on our clock.
+    heard_until: Micros,
+    /// Our promise to it, on our clock; and until when it may answer reads of a mode that was not strict.
     promised: Micros,
+    reads_until: Micros,
     level: Option<Position>,
+    /// It has all that any member had when the view began.
+    whole: bool,
     /// Nothing of ours comes back from it.
     deaf: bool,
+}
+
+impl Bound {
+    /// When it is of no interest any more.
+    fn ends(&self) -> Micros {
+        self.until.max(self.reads_until)
+    }
+
+    /// Until when it binds a view whose reads must see the newest state, or need not.
+    fn binds_until(&self, strict: bool) -> Micros {
+        if strict { self.ends() } else { self.until }
+    }
 }
 
 impl Leases {
@@ -85,6 +129,7 @@ impl Leases {
             settings,
             peers: Vec::new(),
             bound: Vec::new(),
+            strict: true,
             level,
             next_at,
             listens_from: 0,
@@ -93,26 +138,35 @@ impl Leases {
     }
 
     /// Another view, of these other members, begins with all up to `level` here.
-    pub fn on_view(&mut self, now: Now, others: impl Iterator<Item = Member>, level: Position) {
+    pub fn on_view(&mut self, now: Now, others: impl Iterator<Item = Member>, level: Position, strict: bool) {
         let before = core::mem::take(&mut self.peers);
-        self.bound.extend(before.iter().map(|peer| (peer.member, peer.promised)));
-        self.bound.retain(|(_, until)| *until > now.steady_us && !planted(Fault::ForgetPromises));
+        self.strict = strict;
+        self.bound.extend(before.iter().map(|peer| {
+            let &Peer { member, promised: until, reads_until, .. } = peer;
+            Bound { member, until, reads_until }
+        }));
+        self.bound.retain(|bound| bound.ends() > now.steady_us && !planted(Fault::ForgetPromises));
         for member in others {
             // What it was promised in older views binds us once it is removed.
-            let promised = self.bound.iter().filter(|(bound, _)| *bound == member).map(|(_, until)| *until);
-            let promised = promised.max().unwrap_or(0);
+            let promises = || self.bound.iter().filter(|bound| bound.member == member);
+            let promised = promises().map(|bound| bound.until).max().unwrap_or(0);
+            let reads_until = promises().map(|bound| bound.reads_until).max().unwrap_or(0);
+            let known = before.iter().find(|peer| peer.member == member);
             self.peers.push(Peer {
                 member,
                 stamp: None,
                 answered: false,
                 until: None,
+                heard_until: known.map_or(0, |peer| peer.heard_until),
                 promised,
+                reads_until,
                 level: None,
+                whole: false,
                 deaf: false,
             });
         }
         let peers = &self.peers;
-        self.bound.retain(|(bound, _)| peers.iter().all(|peer| peer.member != *bound));
+        self.bound.retain(|bound| peers.iter().all(|peer| peer.member != bound.member));
         self.level = level;
         self.next_at = now.steady_us;
         // The others may know the view later, and be bound by older promises first.
@@ -123,7 +177,7 @@ impl Leases {
     /// A removed member serves no more.
     pub fn on_left(&mut self, now: Now, member: Member) {
         let bound = self.bound.len();
-        self.bound.retain(|(removed, _)| *removed != member);
+        self.bound.retain(|bound| bound.member != member);
         if self.bound.len() < bound {
             self.next_at = now.steady_us;
         }
@@ -136,10 +190,13 @@ impl Leases {
             peer.stamp = Some((message.stamp, now.steady_us));
         }
         peer.level = Some(message.level);
+        peer.whole |= message.whole;
         // What is echoed was ours once: a stamp from the future would be a promise without end.
         if let Some(echo) = message.echo.filter(|echo| *echo <= now.steady_us) {
             let from = if planted(Fault::LeaseFromArrival) { now.steady_us } else { echo };
-            peer.until = peer.until.max(Some(from + self.settings.lease_us));
+            let until = from + self.settings.lease_us;
+            peer.until = peer.until.max(Some(until));
+            peer.heard_until = peer.heard_until.max(until);
         }
         // The first ones are answered at once, and so is who has no promise of ours yet.
         let at_once = !peer.answered || message.echo.is_none();
@@ -149,16 +206,17 @@ impl Leases {
     }
 
     /// Messages for all members, if it is time.
-    pub fn on_wake(&mut self, now: Now, stable: Position, full: bool) -> Vec<(NodeId, LeaseMessage)> {
+    pub fn on_wake(&mut self, now: Now, told: Told) -> Vec<(NodeId, LeaseMessage)> {
         if now.steady_us < self.next_at {
             return Vec::new();
         }
-        self.bound.retain(|(_, until)| *until > now.steady_us);
+        self.bound.retain(|bound| bound.ends() > now.steady_us);
         let blocked = self.is_bound(now);
         self.listen(now);
         self.next_at = now.steady_us + self.settings.renew_us;
-        if let Some(until) = self.bound.iter().map(|(_, until)| *until).max() {
-            self.next_at = self.next_at.min(until);
+        if let Some(until) = self.bound.iter().map(|bound| bound.binds_until(self.strict)).max() {
+            // Of one that binds no longer, only memory is left.
+            self.next_at = self.next_at.min(if until > now.steady_us { until } else { Micros::MAX });
         }
         // Counted from when the stamp came, a quarter longer than who gave it may use our promise: so that its clock may run
         // slower than true by 10 %, and ours faster. Repeating the promise does not prolong it: who is silent is
@@ -166,22 +224,27 @@ impl Leases {
         let lease_us = self.settings.lease_us;
         let lasts_us =
             if planted(Fault::LeaseOutlivesPromise) { lease_us / 4 } else { lease_us + lease_us / 4 };
-        let level = self.level;
+        let (level, strict) = (self.level, self.strict);
+        let lax_us = self.settings.lax_us + self.settings.lax_us / 4;
         let message = |peer: &mut Peer| {
             let echo = peer.stamp.filter(|_| !blocked);
             if let Some((_, came)) = echo {
                 peer.promised = peer.promised.max(came + lasts_us);
+                if !strict {
+                    peer.reads_until = peer.reads_until.max(came + lasts_us + lax_us);
+                }
                 peer.answered = true;
             }
             let echo = echo.map(|(stamp, _)| stamp);
-            (peer.member.node, LeaseMessage { stamp: now.steady_us, echo, level, stable, full })
+            let Told { stable, full, whole } = told;
+            (peer.member.node, LeaseMessage { stamp: now.steady_us, echo, level, stable, full, whole })
         };
         self.peers.iter_mut().map(message).collect()
     }
 
     /// Who sends no promise back for too long is out of reach, at least one way.
     fn listen(&mut self, now: Now) {
-        let LeaseSettings { lease_us, renew_us } = self.settings;
+        let LeaseSettings { lease_us, renew_us, .. } = self.settings;
         if now.steady_us > self.attended + 2 * renew_us {
             // This process itself stood still, and could not hear anybody.
             self.listens_from = self.listens_from.max(now.steady_us + lease_us);
@@ -208,7 +271,7 @@ impl Leases {
     }
 
     fn is_bound(&self, now: Now) -> bool {
-        self.bound.iter().any(|(_, until)| *until > now.steady_us)
+        self.bound.iter().any(|bound| bound.binds_until(self.strict) > now.steady_us)
     }
 
     /// Whether all members have promised, and we are not bound by older promises.
@@ -218,10 +281,22 @@ impl Leases {
                 || planted(Fault::ServeWithoutLease))
     }
 
+    /// Whether all members have promised something not too long ago: then no mode has begun in which reads must see more than
+    /// what is here.
+    pub fn may_read(&self, now: Now) -> bool {
+        let heard = |peer: &Peer| peer.heard_until.saturating_add(self.settings.lax_us) > now.steady_us;
+        self.peers.iter().all(heard) || planted(Fault::LaxWithoutEnd)
+    }
+
     /// Whether a replica that has all up to `position` has what every member had when the view began.
     pub fn is_level(&self, position: Position) -> bool {
         let reached = |level: Position| level.sequence <= position.sequence;
         self.peers.iter().all(|peer| peer.level.is_some_and(reached)) || planted(Fault::IgnoreLevel)
+    }
+
+    /// Whether all other members have told that they have what any had when the view began.
+    pub fn all_whole(&self) -> bool {
+        self.peers.iter().all(|peer| peer.whole)
     }
 
     /// What a member had when the view began, as far as it was heard.
@@ -241,7 +316,8 @@ mod tests {
     use crate::ids::Incarnation;
     use crate::time::millis;
 
-    const SETTINGS: LeaseSettings = LeaseSettings { lease_us: millis(400), renew_us: millis(80) };
+    const SETTINGS: LeaseSettings =
+        LeaseSettings { lease_us: millis(400), renew_us: millis(80), lax_us: millis(2000) };
 
     fn member(node: u16) -> Member {
         Member { node: NodeId(node), incarnation: Incarnation(1) }
@@ -253,13 +329,13 @@ mod tests {
 
     fn leases(now: u64, others: &[u16]) -> Leases {
         let mut leases = Leases::new(SETTINGS);
-        leases.on_view(at(now), others.iter().map(|node| member(*node)), Position::ZERO);
+        leases.on_view(at(now), others.iter().map(|node| member(*node)), Position::ZERO, true);
         leases
     }
 
     /// Messages of `from`, which is node `me`, to the other, by the clock of each.
     fn pass((sent, came): (u64, u64), me: u16, from: &mut Leases, to: &mut Leases) {
-        for (_, message) in from.on_wake(at(sent), Position::ZERO, false) {
+        for (_, message) in from.on_wake(at(sent), Told::default()) {
             to.on_message(at(came), NodeId(me), message);
         }
     }
@@ -283,8 +359,14 @@ mod tests {
     fn a_stamp_that_was_never_given_promises_nothing() {
         let mut a = leases(0, &[1]);
         let position = Position::ZERO;
-        let forged =
-            LeaseMessage { stamp: 0, echo: Some(u64::MAX), level: position, stable: position, full: false };
+        let forged = LeaseMessage {
+            stamp: 0,
+            echo: Some(u64::MAX),
+            level: position,
+            stable: position,
+            full: false,
+            whole: false,
+        };
         a.on_message(at(0), NodeId(1), forged);
         assert!(!a.holds(at(0)));
     }
@@ -293,13 +375,19 @@ mod tests {
     fn a_new_view_waits_for_the_promises_of_the_old_one() {
         let (mut a, mut b) = (leases(0, &[1, 2]), leases(0, &[0, 2]));
         // a promises something to c, whose stamp came at 100.
-        let ask =
-            LeaseMessage { stamp: 0, echo: None, level: Position::ZERO, stable: Position::ZERO, full: false };
+        let ask = LeaseMessage {
+            stamp: 0,
+            echo: None,
+            level: Position::ZERO,
+            stable: Position::ZERO,
+            full: false,
+            whole: false,
+        };
         a.on_message(at(100), NodeId(2), ask);
-        a.on_wake(at(120), Position::ZERO, false);
-        a.on_wake(at(200), Position::ZERO, false);
-        a.on_view(at(200), [member(1)].into_iter(), Position::ZERO);
-        b.on_view(at(200), [member(0)].into_iter(), Position::ZERO);
+        a.on_wake(at(120), Told::default());
+        a.on_wake(at(200), Told::default());
+        a.on_view(at(200), [member(1)].into_iter(), Position::ZERO, true);
+        b.on_view(at(200), [member(0)].into_iter(), Position::ZERO, true);
         for now in [200, 300, 500, 599] {
             pass((now, now), 0, &mut a, &mut b);
             pass((now, now), 1, &mut b, &mut a);

@@ -90,7 +90,7 @@ impl Wire for Message {
                 put_option(out, lease.echo.as_ref(), |out, echo| put_varint(out, *echo));
                 lease.level.encode(out);
                 lease.stable.encode(out);
-                out.push(u8::from(lease.full));
+                out.push(u8::from(lease.full) | u8::from(lease.whole) << 1);
             }
             Message::Page(page) => {
                 out.push(4);
@@ -113,13 +113,13 @@ impl Wire for Message {
                 full: from.byte()? != 0,
             }),
             2 => Message::Cut,
-            3 => Message::Lease(LeaseMessage {
-                stamp: from.varint()?,
-                echo: from.option(Reader::varint)?,
-                level: Position::decode(from)?,
-                stable: Position::decode(from)?,
-                full: from.byte()? != 0,
-            }),
+            3 => {
+                let (stamp, echo) = (from.varint()?, from.option(Reader::varint)?);
+                let (level, stable) = (Position::decode(from)?, Position::decode(from)?);
+                let flags = from.byte()?;
+                let (full, whole) = (flags & 1 != 0, flags & 2 != 0);
+                Message::Lease(LeaseMessage { stamp, echo, level, stable, full, whole })
+            }
             4 => Message::Page(Page::decode(from)?),
             _ => return Err(Malformed("unknown message")),
         })
@@ -174,7 +174,14 @@ mod tests {
             Message::Entries(Entries { fill: Epoch(0), stable: at, entries: Bytes::from_static(b"x") }),
             Message::Ack(Ack { applied: at, stable: at, fill: (Epoch(2), 7), full: true }),
             Message::Cut,
-            Message::Lease(LeaseMessage { stamp: 9, echo: Some(8), level: at, stable: at, full: true }),
+            Message::Lease(LeaseMessage {
+                stamp: 9,
+                echo: Some(8),
+                level: at,
+                stable: at,
+                full: true,
+                whole: true,
+            }),
             Message::Page(page),
         ];
         for message in messages {

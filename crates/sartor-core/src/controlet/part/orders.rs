@@ -55,8 +55,11 @@ impl Orders {
 
     /// The members have changed. Who no longer orders gives back what clients here wait for.
     pub fn on_view(&mut self, now: Now, view: View, out: &mut Effects) {
-        let was_head = self.is_head();
+        let (was_head, was_strong) = (self.is_head(), self.replica.view.rules.is_strong());
         self.replica.on_view(now, view);
+        if self.replica.view.rules.is_strong() && !was_strong && !planted(Fault::AnswersNotSwitched) {
+            self.answering.wait_for_all();
+        }
         self.dirty = true;
         if (was_head && !self.is_head()) || !self.replica.view.is_member() {
             self.answering.forward_all(out);

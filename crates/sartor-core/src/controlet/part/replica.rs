@@ -11,7 +11,7 @@
 use super::answers::{Answered, Answers};
 use super::fill::{Sink, Source};
 use super::follower::{Follower, tells_after};
-use super::lease::{LeaseMessage, Leases};
+use super::lease::{LeaseMessage, Leases, Told};
 use super::message::{Ack, Entries, Message, Page};
 use super::once::{Name, Names};
 use super::stream::{Ordered, Stream};
@@ -53,6 +53,9 @@ pub struct Replica {
     leases: Leases,
     /// The view has served once: all its members have come to it.
     proven: bool,
+    /// Another topology came before, which gave the members no order: the last one of a chain does not know yet that all have
+    /// what it has.
+    settling: bool,
     stream: Stream,
     followers: Vec<Follower>,
     /// A new primary that knew less than we did gets what it lacks.
@@ -93,6 +96,7 @@ impl Replica {
             names: Names::default(),
             leases: Leases::new(settings.lease),
             proven: false,
+            settling: false,
             stream: Stream::starting_at(1),
             followers: Vec::new(),
             rescue: None,
@@ -115,6 +119,7 @@ impl Replica {
     /// Its members have changed, or who joins.
     pub fn on_view(&mut self, now: Now, view: View) {
         let same = self.view.epoch == view.epoch;
+        self.settling |= self.view.rules.topology != view.rules.topology;
         self.view = view;
         if same {
             self.tend_fill(now);
@@ -134,8 +139,9 @@ impl Replica {
         if self.view.is_member() {
             let (me, level) = (self.view.me, self.submitted);
             let others = self.view.members.iter().filter(|member| member.node != me).copied();
-            self.leases.on_view(now, others, level);
-            if self.sink.take().is_some() || self.is_end() {
+            self.leases.on_view(now, others, level, self.view.rules.is_strong());
+            let filled = self.sink.take().is_some() && self.topology() == Topology::Chain;
+            if (filled || self.is_end()) && self.knows_all() {
                 self.stable = self.applied;
             }
             if self.is_end() {
@@ -181,6 +187,23 @@ impl Replica {
         }
     }
 
+    /// Whether what the end of the stream has is known to be everywhere.
+    fn knows_all(&self) -> bool {
+        !self.settling || self.view.members.len() == 1
+    }
+
+    /// All members have what any of them had: from now on the order of the chain says who has what.
+    fn settle(&mut self) {
+        if self.settling && self.view.is_member() && self.is_level() && self.leases.all_whole() {
+            self.settling = false;
+            if self.is_end() {
+                self.stable = self.applied;
+                self.ack_soon(0);
+                self.trim();
+            }
+        }
+    }
+
     /// Begins, ends or goes on with filling a newcomer, or with being filled.
     fn tend_fill(&mut self, now: Now) {
         self.dirty = true;
@@ -215,6 +238,11 @@ impl Replica {
         self.view.is_member() && !self.is_lost() && self.is_level() && self.leases.holds(now)
     }
 
+    /// Whether this replica may answer reads that need not see the newest state.
+    pub fn may_read(&self, now: Now) -> bool {
+        self.view.is_member() && self.leases.may_read(now)
+    }
+
     /// Whether it has all that any member had when the view began.
     pub fn is_level(&self) -> bool {
         self.leases.is_level(self.applied)
@@ -240,7 +268,7 @@ impl Replica {
             self.notify_followers(now, position.sequence);
         }
         self.remember(ordered.answered, position);
-        if self.is_end() {
+        if self.is_end() && self.knows_all() {
             self.stable = position;
         }
     }
@@ -316,11 +344,11 @@ impl Replica {
     fn is_upstream(&self, from: NodeId) -> bool {
         let members = &self.view.members;
         let upstream = match (self.topology(), self.view.place()) {
+            // A new primary learns from those who know more than it, until it is level with them.
+            (_, Some(0)) if !self.is_level() => members.iter().find(|m| m.node == from),
+            (_, Some(0)) => None,
             (Topology::Chain, Some(place)) => place.checked_sub(1).and_then(|before| members.get(before)),
             (Topology::Chain, None) => members.last(),
-            // A new primary learns from those who know more than it, until it is level with them.
-            (Topology::Star, Some(0)) if !self.is_level() => members.iter().find(|m| m.node == from),
-            (Topology::Star, Some(0)) => None,
             (Topology::Star, _) => members.first(),
         };
         upstream.is_some_and(|member| member.node == from)
@@ -331,7 +359,7 @@ impl Replica {
         self.applied = position;
         self.dirty = true;
         self.notify_followers(now, position.sequence);
-        if self.is_end() || planted(Fault::MiddleCommits) {
+        if (self.is_end() && self.knows_all()) || planted(Fault::MiddleCommits) {
             self.stable = position;
             self.trim();
         }
@@ -340,7 +368,8 @@ impl Replica {
 
     /// In a chain only the tail's word is waited for; the others tell now and then how far they are.
     fn ack_after_news(&mut self, now: Now) {
-        let waited_for = self.is_end() || self.topology() == Topology::Star || self.sink.is_some();
+        let learns = self.view.is_head() && !self.is_level();
+        let waited_for = self.is_end() || self.topology() == Topology::Star || self.sink.is_some() || learns;
         self.ack_soon(if waited_for { 0 } else { now.steady_us + tells_after(&self.settings) });
     }
 
@@ -420,7 +449,7 @@ impl Replica {
         let to_primary = self.view.members.first().is_some_and(|primary| primary.node == from);
         let knows_less = message.level.sequence < self.leases.level().sequence;
         let rescues = !self.rescued && !planted(Fault::NoRescue);
-        if self.topology() == Topology::Star && to_primary && knows_less && rescues {
+        if to_primary && knows_less && rescues {
             self.rescued = true;
             self.rescue = Some(Follower::new(now, from, message.level.sequence));
         }
@@ -488,7 +517,9 @@ impl Replica {
         if self.is_active(now) {
             self.proven = true;
         }
-        let leases = self.leases.on_wake(now, self.stable, self.im_full);
+        self.settle();
+        let whole = self.view.is_member() && !self.is_lost() && self.is_level();
+        let leases = self.leases.on_wake(now, Told { stable: self.stable, full: self.im_full, whole });
         out.sends.extend(leases.into_iter().map(|(node, lease)| (node, Message::Lease(lease))));
         let applied = self.applied.sequence;
         for follower in self.followers.iter_mut().chain(&mut self.rescue).filter(|follower| !follower.cut) {
@@ -520,10 +551,10 @@ impl Replica {
         let upstream = match (self.topology(), self.view.place()) {
             // All wait for the tail: for their answers, or to forget what they keep.
             (Topology::Chain, Some(_)) if self.is_end() => &members[..],
+            // Those who know more than a new primary.
+            (_, Some(0)) => &members[..],
             (Topology::Chain, Some(place)) => &members[place.saturating_sub(1)..place],
             (Topology::Chain, None) => &members[members.len().saturating_sub(1)..],
-            // Those who know more than a new primary.
-            (Topology::Star, Some(0)) => &members[..],
             (Topology::Star, _) => &members[..1],
         };
         let others = upstream.iter().filter(|member| member.node != me);
@@ -664,9 +695,10 @@ impl Replica {
             position: self.applied,
             lost: self.is_lost(),
             gone: self.gone,
-            proven: self.proven && self.view.is_member(),
+            proven: self.proven && self.view.is_member() && !self.settling,
             cut: cut.collect(),
-            fill: source.map(|source| source.status(&self.stream, self.applied, self.proven)),
+            fill: source
+                .map(|source| source.status(&self.stream, self.applied, self.proven && !self.settling)),
             fill_failed: source.is_some_and(|source| source.follower.cut),
             deaf: self.leases.deaf().collect(),
             lags: self.lags.clone(),

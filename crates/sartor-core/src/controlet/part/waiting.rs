@@ -72,6 +72,14 @@ impl Answering {
         }
     }
 
+    /// From now on all members must have what answers tell of.
+    pub fn wait_for_all(&mut self) {
+        let all = self.later.drain(..).chain(self.ready.drain(..));
+        let later = all.map(|waiting| Waiting { needs: waiting.needs.max(waiting.at.sequence), ..waiting });
+        self.later = later.collect();
+        self.later.make_contiguous().sort_by_key(|waiting| waiting.needs);
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.later.is_empty() && self.ready.is_empty()

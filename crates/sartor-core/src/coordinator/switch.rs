@@ -1,0 +1,96 @@
+//! Another mode for a table, while it serves.
+//!
+//! ```text
+//!  user ──▶ node: wish ── in its heartbeats ──▶ coordinator: one map, with the new mode and a new view of every shard
+//!                                                ◀── every member of every view is proven: done
+//! ```
+//!
+//! A switch is one change of the map, so nobody can die in the middle of it: there is the old mode or the new one, and a
+//! view of it that begins like any other. In that view nobody serves before all members have left the old one and have all
+//! that any of them had (`controlet/part/lease.rs`); requests wait meanwhile. It is not begun while a shard is being repaired.
+//! (TPDS 5 does the same with a second set of controlets.)
+
+use super::repair::report_of;
+use super::{Coordinator, NodeView};
+use crate::controlet::mode;
+use crate::ids::{Epoch, NodeId, ShardId};
+use crate::mutants::{Fault, planted};
+use crate::routing::map::{ClusterMap, Joining, Shard};
+use crate::time::{Micros, millis};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ptr::fn_addr_eq;
+
+/// What a node's user wants.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Wish {
+    /// The table's index.
+    pub table: u16,
+    /// The mode that it should have.
+    pub mode: String,
+    /// The map's epoch when it was wished: a switch since then has fulfilled it, or was wished later.
+    pub since: Epoch,
+}
+
+/// A copy that is further behind than this must catch up first, as requests would wait for that.
+const LAG_MAX_US: Micros = millis(100);
+
+impl Coordinator {
+    /// Fulfils a wish, if there is one and its table is well.
+    pub(super) fn switch_tables(&self, next: &mut ClusterMap, nodes: &BTreeMap<NodeId, NodeView>) -> bool {
+        let wishes = self.nodes.values().filter_map(|node| node.heartbeat.wish.as_ref());
+        let mut switched = false;
+        for wish in wishes {
+            let may = next.tables.get(usize::from(wish.table)).is_some_and(|table| {
+                let (old, new) = (mode(self.modes, &table.mode), mode(self.modes, &wish.mode));
+                let alike = old.zip(new).is_some_and(|(old, new)| fn_addr_eq(old.build, new.build));
+                alike && table.mode != wish.mode && table.switched <= wish.since
+            });
+            let well = |shard: &&Shard| self.is_well(shard, nodes);
+            let of_table = |shard: &&Shard| shard.table == wish.table;
+            if may && next.shards.iter().filter(of_table).all(|shard| well(&shard)) {
+                let epoch = next.epoch;
+                let table = &mut next.tables[usize::from(wish.table)];
+                (table.mode, table.switched) = (wish.mode.clone(), epoch);
+                for shard in next.shards.iter_mut().filter(|shard| shard.table == wish.table) {
+                    shard.epoch = if planted(Fault::SwitchInPlace) { shard.epoch } else { epoch };
+                    // Who is being filled has another source now, or another stream: it starts over.
+                    shard.joining = shard.joining.map(|joining| Joining { since: epoch, ..joining });
+                }
+                switched = true;
+            }
+        }
+        switched
+    }
+
+    /// Whether all members serve, and none is far behind.
+    fn is_well(&self, shard: &Shard, nodes: &BTreeMap<NodeId, NodeView>) -> bool {
+        let newcomer = shard.joining.is_some_and(|joining| shard.members.contains(&joining.member));
+        let serves = |member| {
+            let report = report_of(nodes, shard, member).map(|report| &report.status);
+            report.is_some_and(|status| {
+                status.proven && !status.lost && status.lags.iter().all(|(_, lag)| *lag < LAG_MAX_US)
+            })
+        };
+        let heard = |node: NodeId| nodes.get(&node).is_some_and(|node| !node.silent);
+        !newcomer && shard.members.iter().all(|member| heard(member.node) && serves(*member))
+    }
+
+    /// Shards of which some member is not known to have served in the present view.
+    pub(super) fn unproven(&self) -> Vec<ShardId> {
+        let proven = |shard: &Shard| {
+            shard.members.iter().all(|member| {
+                let heartbeat = self.nodes.get(&member.node).map(|node| &node.heartbeat);
+                heartbeat.filter(|heartbeat| heartbeat.incarnation == member.incarnation).is_some_and(
+                    |heartbeat| {
+                        let mut reports = heartbeat.replicas.iter();
+                        reports.any(|r| r.shard == shard.id && r.epoch == shard.epoch && r.status.proven)
+                    },
+                )
+            })
+        };
+        let shards = self.map.iter().flat_map(|map| &map.shards);
+        shards.filter(|shard| !proven(shard)).map(|shard| shard.id).collect()
+    }
+}

@@ -1,0 +1,116 @@
+//! Users switch the table to other modes; when which promise held.
+
+use super::{Happening, World};
+use sartor_core::controlet::{Promise, mode};
+use sartor_core::routing::map::ClusterMap;
+use sartor_core::time::{Micros, millis};
+
+/// Who wants a switch says so again and again, as often as this.
+const TRIES_MAX: u8 = 60;
+const AGAIN_US: Micros = millis(100);
+
+/// A user who wants another mode.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// At which node he says so.
+    pub node: u16,
+    /// How often he did.
+    pub tries: u8,
+    mode: &'static str,
+}
+
+/// What the table's modes promised when.
+#[derive(Clone, Debug, Default)]
+pub struct Modes {
+    /// Times in which every shard was in a mode of that promise, from when users were told so.
+    periods: Vec<(Promise, Micros, Micros)>,
+    /// Switches that were decided.
+    pub switched: u64,
+}
+
+impl Modes {
+    /// Whether a request that was asked and answered then had that promise all the time.
+    pub fn held(&self, promise: Promise, (from, to): (Micros, Micros)) -> bool {
+        self.periods.iter().any(|(held, begin, end)| *held == promise && *begin <= from && to <= *end)
+    }
+
+    fn is_open(&self) -> bool {
+        self.periods.last().is_some_and(|(_, _, end)| *end == Micros::MAX)
+    }
+}
+
+impl World {
+    /// About one switch in eight seconds, often two in a row.
+    pub(super) fn plan_switches(&mut self) {
+        if !self.config.switches {
+            return;
+        }
+        for _ in 0..(self.config.run_ms / 8000).max(2) {
+            let mut at = self.random.between(millis(500), millis(self.config.run_ms * 9 / 10));
+            for _ in 0..self.random.between(1, 2) {
+                let node = self.random.below(self.machines.len() as u64) as u16;
+                let modes = self.config.modes;
+                let mode = modes[self.random.below(modes.len() as u64) as usize].name;
+                self.at(at, Happening::Wish(Wanted { node, tries: 0, mode }));
+                at += self.random.below(millis(1500));
+            }
+        }
+    }
+
+    pub(super) fn want(&mut self, wanted: Wanted) {
+        let has = self.map().is_some_and(|map| map.tables[0].mode == wanted.mode);
+        if self.net.healed || wanted.tries == TRIES_MAX || (has && wanted.tries > 0) {
+            return;
+        }
+        let now = self.now(wanted.node);
+        if let Some(node) = &mut self.machines[usize::from(wanted.node)].node {
+            node.wish(now, 0, wanted.mode);
+            self.plan_turn(wanted.node);
+        }
+        let again = Wanted { tries: wanted.tries + 1, ..wanted };
+        self.at(self.now_us + AGAIN_US, Happening::Wish(again));
+    }
+
+    fn promise(&self, map: &ClusterMap) -> Option<Promise> {
+        mode(self.config.modes, &map.tables[0].mode).map(|mode| mode.promise)
+    }
+
+    /// From the moment that the coordinator decides for another promise, the old one is not kept any more.
+    pub(super) fn note_decided(&mut self, map: &ClusterMap) {
+        let before = self.disk.as_ref().map(|old| &old.tables[0]);
+        if before.is_some_and(|old| old.mode != map.tables[0].mode) {
+            self.modes.switched += 1;
+            self.maybe_forsake(map);
+        }
+        let (promise, now_us) = (self.promise(map), self.now_us);
+        if let Some((held, _, end)) = self.modes.periods.last_mut()
+            && promise != Some(*held)
+        {
+            *end = now_us.min(*end);
+        }
+    }
+
+    /// Now and then all but one of a shard's members crash while it takes the new mode.
+    fn maybe_forsake(&mut self, map: &ClusterMap) {
+        if self.random.percent(15) && !self.net.healed {
+            let shard = &map.shards[self.random.below(map.shards.len() as u64) as usize];
+            let last = shard.members[self.random.below(shard.members.len() as u64) as usize];
+            self.forsaken = Some((self.random.below(300), shard.id, last.node.0));
+        }
+    }
+
+    /// From the moment that users are told that a switch is done, all is promised.
+    pub(super) fn note_proven(&mut self) {
+        let Some(coordinator) = self.coordinator.as_ref().filter(|_| !self.modes.is_open()) else { return };
+        let promise = coordinator.map().and_then(|map| self.promise(map));
+        let begins = self.modes.periods.is_empty();
+        // What is decided and not kept yet may promise something else.
+        if let Some(promise) = promise
+            && self.writing.is_none()
+            && (begins || coordinator.care().unproven.is_empty())
+        {
+            let from = if begins { 0 } else { self.now_us };
+            self.modes.periods.push((promise, from, Micros::MAX));
+        }
+    }
+}
