@@ -235,6 +235,12 @@ impl Process {
 /// What happens to the shards, a line for each that changes.
 fn changes(old: Option<&ClusterMap>, new: &ClusterMap) -> Vec<String> {
     let mut lines = Vec::new();
+    for (table, before) in new.tables.iter().zip(old.iter().flat_map(|old| &old.tables)) {
+        if table.mode != before.mode {
+            let (epoch, name) = (new.epoch.0, &table.name);
+            lines.push(format!("epoch {epoch}: table {name} goes from {} to {}", before.mode, table.mode));
+        }
+    }
     for shard in &new.shards {
         let Some(before) = old.and_then(|old| old.shard(shard.id)) else { continue };
         if before.members == shard.members && before.joining == shard.joining {

@@ -50,6 +50,11 @@ impl Shared {
         *self.news.lock().unwrap_or_else(PoisonError::into_inner) = news;
     }
 
+    /// What was not as it should be when the coordinator was last heard.
+    pub fn care(&self) -> Care {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner).care.clone()
+    }
+
     /// The cluster as known here.
     pub fn status(&self, map: &ClusterMap) -> Status {
         let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,4 +1,4 @@
-//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `verify`, `bench`, `sim`, `chaos`.
+//! The command line: `sartor up`, `serve`, `coordinator`, `status`, `switch`, `verify`, `bench`, `sim`, `chaos`.
 
 mod bench;
 mod chaos;
@@ -7,6 +7,7 @@ mod resp;
 mod sim;
 mod status;
 mod supervise;
+mod switch;
 mod up;
 mod verify;
 
@@ -42,6 +43,8 @@ enum Verb {
     },
     /// Tell how a cluster is
     Status(status::StatusArgs),
+    /// Give a table another mode, while it serves
+    Switch(switch::SwitchArgs),
     /// Compare the copies of each shard, while the cluster serves
     Verify(verify::VerifyArgs),
     /// Load a key-value store, and tell how it did
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
             .and_then(|()| sartor_server::config::load(&config).map_err(Failed::input))
             .and_then(|config| sartor_server::coordinator::run(&config).map_err(Failed::other)),
         Verb::Status(args) => status::run(&args),
+        Verb::Switch(args) => switch::run(&args),
         Verb::Verify(args) => verify::run(&args),
         Verb::Bench(args) => bench::run(&args),
         Verb::Sim(args) => sim::run(&args),

@@ -3,7 +3,7 @@
 
 use super::connection::Connection;
 use super::plan::{Env, Plan};
-use super::{admin, data, once, verify};
+use super::{admin, data, once, switch, verify};
 use crate::resp::parse::Args;
 use std::sync::LazyLock;
 
@@ -101,6 +101,7 @@ pub static COMMANDS: &[Command] = &[
     command("sartor.debug", -2, ADMIN, NO_KEYS, "Damages this node's copy of a key", verify::debug),
     command("sartor.once", -3, NAMED, NO_KEYS, "Runs a command once, however often it is sent", once::once),
     command("sartor.status", 1, LOCAL, NO_KEYS, "Tells of the cluster, as JSON", admin::status),
+    command("sartor.switch", -2, ADMIN, NO_KEYS, "Gives a table another mode", switch::switch),
     command("sartor.verify", -2, ADMIN, NO_KEYS, "Compares the copies of shards, as JSON", verify::verify),
     command("scan", -2, WALK, NO_KEYS, "Walks over the keys", data::scan),
     command("select", 2, LOCAL, NO_KEYS, "Chooses the table: 0", admin::select),

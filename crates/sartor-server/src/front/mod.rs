@@ -19,4 +19,5 @@ pub mod once;
 pub mod plan;
 pub mod pool;
 pub mod runs;
+pub mod switch;
 pub mod verify;

@@ -70,6 +70,19 @@ pub enum Ask {
     Surveyed(ShardId, Position),
     /// SARTOR.DEBUG CORRUPT: damage the record in the copy on this node.
     Corrupt(ShardId, Bytes),
+    /// SARTOR.SWITCH: another mode for a table; answered when it is done.
+    Switch(SwitchAsk),
+}
+
+/// Which mode for which table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchAsk {
+    /// The table's index.
+    pub table: u16,
+    /// The mode.
+    pub mode: &'static str,
+    /// How long the client waits.
+    pub until_us: Micros,
 }
 
 /// Which connection to kill.

@@ -53,6 +53,7 @@ impl Worker {
                 Err(error) => reply.error(&format!("ERR internal: {error}")),
             },
             Ask::Corrupt(shard, key) => self.ask_to_corrupt(*shard, key, &mut reply),
+            Ask::Switch(ask) => return self.await_switch(client, ask),
         }
         client.connection.reply_now(reply);
     }

@@ -25,6 +25,8 @@ pub enum Mail {
     Reports(u8, Vec<ReplicaReport>),
     /// A link that is for you.
     Link(Handover),
+    /// A user wants this table to have that mode.
+    Wish(u16, &'static str),
     /// Damage the record of this key in your copy.
     Corrupt(ShardId, Bytes),
 }

@@ -39,6 +39,7 @@ mod chores;
 mod clients;
 mod mail;
 mod runs;
+mod switches;
 
 use mail::mailbox;
 pub use mail::{Inbox, Mail, Mailbox};
@@ -104,6 +105,7 @@ pub struct Worker {
     full: bool,
     chores_at: Micros,
     accept_again: bool,
+    switches: switches::Switches,
     counts: Counts,
 }
 
@@ -167,6 +169,7 @@ impl Worker {
             full: false,
             chores_at: 0,
             accept_again: false,
+            switches: switches::Switches::default(),
             counts: Counts::default(),
             shared,
         })
@@ -203,6 +206,7 @@ impl Worker {
         }
         let gather_at = if self.dirty.is_empty() { Micros::MAX } else { now.steady_us + GATHER_US };
         let wake_at = self.node.wake_at().unwrap_or(Micros::MAX).min(self.chores_at).min(gather_at);
+        let wake_at = wake_at.min(self.switches.wake_at());
         Duration::from_micros(wake_at.saturating_sub(now.steady_us))
     }
 
@@ -241,6 +245,7 @@ impl Worker {
         }
         self.run_stores(now);
         now = clock::now();
+        self.tend_switches(now);
         if self.node.wake_at().is_some_and(|at| at <= now.steady_us) {
             self.node.step(now, Event::Wake, &mut self.actions);
             self.run_stores(now);
@@ -366,6 +371,7 @@ impl Worker {
                     self.node.step(now, Event::Reports(worker, reports), &mut self.actions);
                 }
                 Mail::Corrupt(shard, key) => drop(self.corrupt(shard, &key)),
+                Mail::Wish(table, mode) => self.wish(now, table, mode),
                 Mail::Link(handover) => self.links.adopt(self.poll.registry(), handover, frames),
             }
         }

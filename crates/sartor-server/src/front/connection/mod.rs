@@ -74,6 +74,8 @@ pub struct Connection {
     watched: Vec<Watched>,
     /// WATCHes whose answers are not here yet.
     watching: usize,
+    /// Commands that the worker answers later: what comes after them waits.
+    awaiting: usize,
 }
 
 /// What CLIENT REPLY chose.
@@ -129,6 +131,8 @@ enum Body {
     /// The next ones of this run.
     Run(u32),
     Gather(Box<Gather>),
+    /// The worker answers it later.
+    Awaited,
     Ready(Vec<u8>),
 }
 
@@ -167,6 +171,7 @@ impl Connection {
             transaction: None,
             watched: Vec::new(),
             watching: 0,
+            awaiting: 0,
         }
     }
 
@@ -178,7 +183,8 @@ impl Connection {
     /// How many commands it may have in flight: fewer where replies are large, so that a client that asks
     /// for much and reads nothing fills no memory.
     pub fn window(&self, pipeline_max: usize) -> usize {
-        if self.request_bytes > REQUESTS_BYTES_MAX || self.ready_bytes > REPLIES_BYTES_MAX {
+        let full = self.request_bytes > REQUESTS_BYTES_MAX || self.ready_bytes > REPLIES_BYTES_MAX;
+        if full || self.awaiting > 0 {
             return 1;
         }
         (REPLIES_BYTES_MAX / self.reply_bytes.max(1)).clamp(1, pipeline_max)

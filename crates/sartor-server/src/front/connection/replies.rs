@@ -80,7 +80,7 @@ impl Connection {
                     self.finish(after - 1, *gather, env);
                 }
             }
-            Body::Ready(_) | Body::Run(_) => {}
+            Body::Ready(_) | Body::Run(_) | Body::Awaited => {}
         }
         self.write_ready();
     }
@@ -116,7 +116,7 @@ impl Connection {
                         return;
                     }
                 }
-                Body::One(_) | Body::Gather(_) => return,
+                Body::One(_) | Body::Gather(_) | Body::Awaited => return,
             }
             self.pop_pending();
         }
@@ -150,6 +150,26 @@ impl Connection {
         if let Some(pending) = self.pending.pop_front() {
             self.request_bytes -= pending.bytes;
             self.commands -= pending.commands as usize;
+        }
+    }
+
+    /// A command that the worker answers later; its place.
+    pub fn await_worker(&mut self) -> u32 {
+        let place = self.next_tag;
+        self.push(Body::Awaited, 1, 0);
+        self.awaiting += 1;
+        place
+    }
+
+    /// The answer to the command in that place.
+    pub fn answer_awaited(&mut self, place: u32, reply: Vec<u8>) {
+        let awaited =
+            |pending: &&mut Pending| pending.first == place && matches!(pending.body, Body::Awaited);
+        if let Some(pending) = self.pending.iter_mut().find(awaited) {
+            self.ready_bytes += reply.len();
+            pending.body = Body::Ready(reply);
+            self.awaiting -= 1;
+            self.write_ready();
         }
     }
 

@@ -1,0 +1,148 @@
+"""Tables go from one mode to another under load.
+
+What clients saw is checked; how long it took is printed (pytest -s) and never checked.
+"""
+
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+import redis
+
+from conftest import SARTOR, wait_for
+from history import Load, check_counters, check_linearizable, check_nothing_lost, longest_gap
+from test_failover import ports, signalled, started, status, stopped, wait_same_everywhere
+
+WEAK = {"ms+ec"}
+
+
+def switch(cluster, mode, *options, node=0):
+    """Runs the verb to its end; when it began and ended."""
+    began = time.monotonic()
+    command = [SARTOR, "switch", "--mode", mode, "--endpoint", f"127.0.0.1:{cluster.port + node}", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return began, time.monotonic()
+
+
+def modes(cluster):
+    return {shard["mode"] for shard in status(cluster)["shards"]}
+
+
+def strong_part(operations, weak):
+    """What must be linearizable where these were times of a weak mode: what was read then is left out, and what was written
+    then may have taken effect at any moment until they were over."""
+    part = []
+    for operation in operations:
+        during = [end for begin, end in weak if operation.start <= end and operation.end >= begin]
+        if not during:
+            part.append(operation)
+        elif operation.kind == "SET":
+            part.append(operation._replace(end=max(operation.end, *during)))
+    return part
+
+
+def test_nobody_notices_that_modes_change():
+    with started("--mode", "ms+sc") as cluster:
+        at, weak, took = ports(cluster), [], []
+        patient = Load(at, connections=50, prefix="p")
+        strict = Load(at, connections=16, keys=20, retries=False, prefix="s")
+        counting = Load(at, connections=8, keys=12, retries=False, verbs=("INCR",), prefix="n")
+        with patient, strict, counting:
+            wait_for(lambda: patient.written_since(0), "the load is going")
+            for place, mode in enumerate(["ms+ec", "ms+sc"] * 4):
+                began, ended = switch(cluster, mode, node=place % 4)
+                took.append(f"{mode} {ended - began:.2f}")
+                if mode in WEAK:
+                    weak.append((began, float("inf")))
+                elif weak:
+                    weak[-1] = (weak[-1][0], ended)
+                time.sleep(0.3)
+        print(f"\nswitches, seconds: {', '.join(took)}; longest time without a write {longest_gap(strict.operations):.3f} s")
+        print(f"  patient: {patient.summary()}\n  strict: {strict.summary()}")
+        for load in (patient, strict, counting):
+            assert not load.errors, load.errors[0]
+        finals = {load: [load.final(port) for port in at] for load in (patient, strict, counting)}
+        history = strong_part(strict.operations, weak) + [read for _, reads in finals[strict] for read in reads]
+        assert check_linearizable(history) is None
+        for final, _ in finals[patient]:
+            assert check_nothing_lost(patient.operations, final) is None
+        for final, _ in finals[counting]:
+            assert check_counters(counting.operations, final) is None
+        wait_same_everywhere(cluster, patient.keys + strict.keys + counting.keys)
+
+
+def test_a_node_that_slept_through_a_switch_does_no_harm():
+    with started("--mode", "ms+ec") as cluster:
+        exact = {"keys": 20, "retries": False, "prefix": "m"}
+        others = [port for port in ports(cluster) if port != cluster.port + 1]
+        asleep = Load([cluster.port + 1], connections=6, held=True, **exact)
+        with Load(others, connections=12, **exact) as load, asleep:
+            wait_for(lambda: load.written_since(0), "the load is going")
+            began = time.monotonic()
+            with stopped(status(cluster)["nodes"][1], 0):
+                _, ended = switch(cluster, "ms+sc")
+                time.sleep(0.5)  # Others write in that time what it does not know.
+                asleep.go.set()
+            time.sleep(1)
+        print(f"\nswitch past a stopped node: {ended - began:.2f} s; asked it afterwards: {asleep.summary()}")
+        assert modes(cluster) == {"ms+sc"}
+        history = strong_part(load.operations + asleep.operations, [(0, ended)])
+        assert check_linearizable(history) is None
+
+
+def test_the_coordinator_dies_in_a_switch():
+    with started("--mode", "ms+sc") as cluster:
+        with Load(ports(cluster), connections=20, prefix="c") as load:
+            wait_for(lambda: load.written_since(0), "the load is going")
+            for mode, delay in (("ms+ec", 0.0), ("ms+sc", 0.03), ("ms+ec", 0.06), ("ms+sc", 0.1)):
+                kill = threading.Timer(delay, lambda: signalled(status(cluster)["coordinator"], signal.SIGKILL))
+                kill.start()
+                began, ended = switch(cluster, mode)
+                kill.join()
+                print(f"\n{mode}, coordinator killed after {delay} s: {ended - began:.2f} s")
+                assert modes(cluster) == {mode}
+        assert not load.errors, load.errors[0]
+        final, _ = load.final(cluster.port)
+        assert check_nothing_lost(load.operations, final) is None
+
+
+def test_from_a_program_and_what_is_wrong_is_said(cluster):
+    db = cluster.client(node=3)
+    assert db.execute_command("SARTOR.SWITCH", "ms+ec") and modes(cluster) == {"ms+ec"}
+    assert db.execute_command("sartor.switch", "MS+SC", "table", "default", "timeout", 9000)
+    pipe = db.pipeline(transaction=False)
+    for words in (["SET", "k", "v"], ["SARTOR.SWITCH", "ms+ec"], ["GET", "k"], ["SARTOR.SWITCH", "ms+sc"]):
+        pipe.execute_command(*words)
+    assert pipe.execute() == [True, b"OK", b"v", b"OK"]
+    wrong = {
+        ("ms",): "there is no mode ms; there is: ms+sc, ms+ec",
+        ("ms+ec", "TABLE", "x"): "there is no table x; there is: default",
+        ("ms+ec", "TABLE"): "syntax: SARTOR.SWITCH",
+        ("ms+ec", "TIMEOUT", "x"): "syntax: SARTOR.SWITCH",
+    }
+    for words, text in wrong.items():
+        with pytest.raises(redis.ResponseError, match="^" + text.replace("+", r"\+")):
+            db.execute_command("SARTOR.SWITCH", *words)
+    before = status(cluster)["epoch"]
+    for options, code, text in (
+        (["--mode", "ms+ec", "--dry-run"], 0, "ms+sc to ms+ec"),
+        (["--mode", "ms"], 2, "unknown mode 'ms'"),
+        (["--mode", "ms+ec", "--table", "x"], 2, "there is no table x"),
+        (["--mode", "ms+ec", "--endpoint", "127.0.0.1:1"], 1, "no node answers at 127.0.0.1:1"),
+    ):
+        where = [] if "--endpoint" in options else ["--endpoint", f"127.0.0.1:{cluster.port}"]
+        done = subprocess.run([SARTOR, "switch", *options, *where], capture_output=True, text=True)
+        assert done.returncode == code and text in done.stdout + done.stderr, done
+    assert status(cluster)["epoch"] == before
+
+
+def test_a_switch_waits_for_repairs_and_says_so():
+    with started("--mode", "ms+sc", "--copies", "3", "--standbys", "0", "--no-restart") as cluster:
+        signalled(status(cluster)["nodes"][2], signal.SIGKILL)
+        wait_for(lambda: status(cluster)["health"] == "degraded", "the dead node is known")
+        # Fewer copies than wanted are no obstacle: those that are there serve.
+        switch(cluster, "ms+ec")
+        assert modes(cluster) == {"ms+ec"}
