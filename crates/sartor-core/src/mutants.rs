@@ -78,6 +78,7 @@ mutants! {
     "ms+ec" JudgeExpiryHere "judge-expiry-here" "a secondary judges by its own clock whether a record has expired",
     "ms+ec" LoseDeadlines "lose-deadlines" "replicas do not know when records expire",
     "ms+ec" ForgetFloor "forget-floor" "a connection's reads go back in time",
+    "ms+ec" NeverStale "never-stale" "a read of bounded staleness does not look how old its copy is",
     "ms+ec" Overtake "overtake" "a request overtakes an earlier one of its connection",
     "ms+ec" NoRescue "no-rescue" "a new primary does not learn what others have and it lacks",
     "switch" SwitchInPlace "switch-in-place" "another mode without another view",

@@ -71,6 +71,12 @@ pub enum Consistency {
     Mode,
     /// Any replica's present state.
     Eventual,
+    /// What this connection has seen or written, and perhaps no more.
+    Causal,
+    /// All that was acknowledged so long before the question.
+    Bounded(Micros),
+    /// The newest state; refused where the mode does not know it.
+    Strong,
 }
 
 /// An operation on a shard.

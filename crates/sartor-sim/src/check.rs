@@ -19,7 +19,9 @@ use sartor_core::controlet::Promise;
 use sartor_core::entry::Write;
 use sartor_core::ids::{Epoch, Position, ShardId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
-use sartor_core::operation::{Action, Batch, Context, FailureKind, Old, Op, Outcome, Version, evaluate};
+use sartor_core::operation::{
+    Action, Batch, Consistency, Context, FailureKind, Old, Op, Outcome, Version, evaluate,
+};
 use sartor_core::survey::Found;
 use sartor_core::time::{Micros, Now, millis};
 use std::collections::BTreeMap;
@@ -33,6 +35,7 @@ pub fn check(world: &mut World) -> Result<(), String> {
     timely(world)?;
     let lines = Lines::of(world);
     crate::linear::check(world, &lines)?;
+    crate::linear::check_bounded(world, &lines)?;
     monotonic(world, &lines)?;
     at_most_once(world, &lines)?;
     crate::once::check(world, &lines)?;
@@ -126,7 +129,7 @@ fn monotonic(world: &World, lines: &Lines) -> Result<(), String> {
         for (tag, asked) in client.asked.iter().enumerate() {
             let Some((outcome, position)) = &asked.answer else { continue };
             // Who asks again is told of the past.
-            let again = matches!(asked.op, Op::Once(_));
+            let again = matches!(asked.op, Op::Once(_)) || asked.consistency == Consistency::Eventual;
             if again
                 || !world.modes.held(Promise::Convergent, asked.times)
                 || matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind))
@@ -164,8 +167,8 @@ const VIEW_US: Micros = millis(17_000);
 
 /// Whether such a failure tells nothing of any place in the history.
 pub fn has_no_place(kind: FailureKind) -> bool {
-    use FailureKind::{Data, Full, Retry, Uncertain};
-    matches!(kind, Retry | Uncertain | Full | Data)
+    use FailureKind::{Data, Full, Retry, Uncertain, Unsupported};
+    matches!(kind, Retry | Uncertain | Full | Data | Unsupported)
 }
 
 /// Values are unique, so equal operations are the same request.

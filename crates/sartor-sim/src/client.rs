@@ -7,7 +7,7 @@ use sartor_core::operation::{
     Action, Batch, Consistency, ExpireIf, Expiry, From, Op, Outcome, Presence, Request, Scan, SessionId, Set,
     TimeUnit, Version,
 };
-use sartor_core::random::Random;
+use sartor_core::random::{Random, mix};
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::routing::slot::slot_of;
 use sartor_core::run::{self, Run};
@@ -29,6 +29,8 @@ pub struct Client {
     /// How many keys it knows.
     keys: u64,
     depth: usize,
+    /// Whether its reads ask for more or less than the mode promises.
+    pub levels: bool,
     answered: usize,
     watched: Option<(Bytes, Version)>,
 }
@@ -44,6 +46,8 @@ pub struct Asked {
     pub answer: Option<(Outcome, Position)>,
     /// When it was asked, and answered.
     pub times: (Micros, Micros),
+    /// How fresh a read had to be.
+    pub consistency: Consistency,
 }
 
 impl Client {
@@ -55,6 +59,7 @@ impl Client {
             node: random.below(nodes) as u16,
             asked: Vec::new(),
             depth: random.between(1, 8) as usize,
+            levels: false,
             answered: 0,
             watched: None,
         }
@@ -62,7 +67,16 @@ impl Client {
 
     /// A connection to this node.
     pub fn at(session: SessionId, node: u16) -> Client {
-        Client { session, node, asked: Vec::new(), keys: 1, depth: 1, answered: 0, watched: None }
+        Client {
+            session,
+            node,
+            asked: Vec::new(),
+            keys: 1,
+            depth: 1,
+            levels: false,
+            answered: 0,
+            watched: None,
+        }
     }
 
     /// Whether it may send one more.
@@ -93,8 +107,10 @@ impl Client {
     /// Sends an operation.
     pub fn send(&mut self, shard: ShardId, op: Op, (now, deadline_us): (Micros, Micros)) -> Request {
         let tag = self.asked.len() as u32;
-        self.asked.push(Asked { shard, op: op.clone(), answer: None, times: (now, 0) });
-        let consistency = Consistency::Mode;
+        let reads = matches!(op, Op::Key(..) | Op::Run(_)) && !op.is_write();
+        let consistency =
+            if self.levels && reads { level(mix(now ^ u64::from(tag))) } else { Consistency::Mode };
+        self.asked.push(Asked { shard, op: op.clone(), answer: None, times: (now, 0), consistency });
         let from = From::Session { session: self.session, tag };
         Request { from, shard, op, floor: Position::ZERO, consistency, deadline_us }
     }
@@ -199,6 +215,17 @@ impl Client {
             steps.push(Op::Key(key, Action::Length));
         }
         (shard, Op::Batch(Batch { watched: watched.into_iter().collect(), steps }))
+    }
+}
+
+/// Most reads ask for something else than usual.
+fn level(number: u64) -> Consistency {
+    match number % 8 {
+        0 => Consistency::Eventual,
+        1 => Consistency::Causal,
+        2 => Consistency::Strong,
+        3..=5 => Consistency::Bounded(millis(number / 8 % 1500)),
+        _ => Consistency::Mode,
     }
 }
 

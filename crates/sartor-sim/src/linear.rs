@@ -14,7 +14,7 @@ use bytes::Bytes;
 use sartor_core::controlet::Promise;
 use sartor_core::entry::Write;
 use sartor_core::ids::ShardId;
-use sartor_core::operation::{Op, Outcome};
+use sartor_core::operation::{Consistency, Op, Outcome};
 use sartor_core::time::Micros;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,21 +26,47 @@ pub fn check(world: &World, lines: &Lines<'_>) -> Result<(), String> {
         let mut asked = Vec::new();
         for request in world.clients.iter().flat_map(|client| &client.asked).filter(|a| a.shard == *shard) {
             let Some((outcome, position)) = &request.answer else { continue };
-            if !world.modes.held(Promise::Linearizable, request.times) {
+            let strong = matches!(request.consistency, Consistency::Mode | Consistency::Strong);
+            if !strong || !world.modes.held(Promise::Linearizable, request.times) {
                 continue;
             }
             let placed = !matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind));
             // What was before all copies died is gone.
             if placed && position.epoch >= root {
-                // That no copy has what was told of before another mode began is no promise.
-                let none = matches!(request.op, Op::Wait { .. }) && *outcome == Outcome::Integer(0);
-                if !none && !lines.keeps(*shard, *position) {
+                if !lines.keeps(*shard, *position) {
+                    // That no copy has what was told of before another mode began is no promise.
+                    let none = matches!(request.op, Op::Wait { .. }) && *outcome == Outcome::Integer(0);
+                    // An answer names a place that its connection has seen, if it was true there too; and who asks for less
+                    // than the newest may have seen one that was lost.
+                    let raised = world.plan.levels && !request.op.is_write();
+                    if none || raised {
+                        continue;
+                    }
                     return Err(format!("was answered at {position} and then lost: {request:?}"));
                 }
                 asked.push(request);
             }
         }
         real_time(*shard, line, &asked, &first)?;
+    }
+    Ok(())
+}
+
+/// Reads of bounded staleness, in whatever mode: what had been acknowledged so long before they were asked, and was not lost, they
+/// saw. To clocks of nodes that is a bit longer.
+pub fn check_bounded(world: &World, lines: &Lines<'_>) -> Result<(), String> {
+    for (shard, line) in &lines.last {
+        let placed = |asked: &&Asked| {
+            let told = asked.answer.as_ref();
+            let place = told.filter(|(o, _)| !matches!(o, Outcome::Failed(f) if has_no_place(f.kind)));
+            asked.shard == *shard && place.is_some_and(|(_, place)| lines.keeps(*shard, *place))
+        };
+        let all = || world.clients.iter().flat_map(|client| &client.asked).filter(placed);
+        let bounded = |asked: &&Asked| matches!(asked.consistency, Consistency::Bounded(_));
+        if all().any(|asked| bounded(&asked)) {
+            let asked: Vec<&Asked> = all().filter(|asked| asked.op.is_write() || bounded(asked)).collect();
+            real_time(*shard, line, &asked, &first_asked(world))?;
+        }
     }
     Ok(())
 }
@@ -106,8 +132,10 @@ fn real_time(
     asked: &[&Asked],
     first: &BTreeMap<&Bytes, Micros>,
 ) -> Result<(), String> {
-    let start_of = |request: &Asked| match &request.op {
-        Op::Once(once) => first.get(&once.id).copied().unwrap_or(request.times.0),
+    let start_of = |request: &Asked| match (&request.op, request.consistency) {
+        (Op::Once(once), _) => first.get(&once.id).copied().unwrap_or(request.times.0),
+        // Clocks of nodes may run faster or slower by 8 %.
+        (_, Consistency::Bounded(us)) => request.times.0.saturating_sub(us + us / 8),
         _ => request.times.0,
     };
     let writes = Writes::of(line);
@@ -118,6 +146,8 @@ fn real_time(
     by_start.sort_by_key(|request| start_of(request));
     let mut seen: BTreeMap<Bytes, (u64, &Asked)> = BTreeMap::new();
     let mut newest: Option<(u64, &Asked)> = None;
+    // What bounded reads saw binds nobody.
+    by_end.retain(|request| !matches!(request.consistency, Consistency::Bounded(_)));
     let mut ended = by_end.into_iter().peekable();
     for request in by_start {
         while let Some(before) = ended.next_if(|before| before.times.1 < start_of(request)) {

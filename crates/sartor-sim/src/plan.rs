@@ -23,6 +23,8 @@ pub struct Plan {
     pub slow_stores: bool,
     /// Bounds so small that they are reached.
     pub tight: bool,
+    /// Whether reads ask for more or less than the mode promises.
+    pub levels: bool,
     /// The engine.
     pub datalet: &'static str,
     /// What goes wrong, in order of time. Blows are added as they strike.
@@ -147,6 +149,7 @@ impl Plan {
             keys: [2, 4, 12, 12][random.below(4) as usize],
             slow_stores: random.percent(50),
             tight: random.percent(50),
+            levels: false,
             datalet: if random.percent(50) { "hash" } else { "tree" },
             faults: Vec::new(),
             blows: Vec::new(),

@@ -17,7 +17,7 @@ use crate::entry::Entry;
 use crate::ids::Position;
 use crate::keeper::{Done, Task};
 use crate::mutants::{Fault, planted};
-use crate::operation::{Consistency, From, Op, Outcome, Request};
+use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request};
 use crate::time::{Micros, Now, millis};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -73,12 +73,13 @@ impl Replicated {
     fn on_request(&mut self, now: Now, request: Request, out: &mut Effects) {
         let is_wait = matches!(request.op, Op::Wait { .. });
         // What another worker passed on, it could not answer itself: who orders must judge.
-        let is_lax = self.is_strong()
-            && request.consistency == Consistency::Eventual
+        let is_lax = matches!(request.consistency, Consistency::Eventual | Consistency::Causal)
             && !request.op.is_write()
             && !is_wait
             && matches!(request.from, From::Session { .. });
-        if !self.orders.is_head() || is_lax {
+        if request.consistency == Consistency::Strong && !self.is_strong() && !request.op.is_write() {
+            out.replies.push((request.from, weaker(), Position::ZERO));
+        } else if !self.orders.is_head() || is_lax {
             out.tasks.push(Task::Read(request));
         } else if is_wait {
             self.on_wait(now, request, out);
@@ -118,14 +119,25 @@ impl Replicated {
     }
 
     fn on_read(&mut self, now: Now, request: Request, outcome: Outcome, out: &mut Effects) {
-        let applied = self.orders.replica.applied;
-        if request.consistency == Consistency::Eventual || planted(Fault::ReadUncommitted) {
-            out.reads.push((request, outcome, applied));
-        } else if !self.is_strong() {
-            self.lax.push((request, outcome, applied));
-        } else {
-            let needs = self.marks.seen_by(&request.op, self.orders.replica.settled().sequence);
-            self.orders.answer(now, request, outcome, applied, needs);
+        let replica = &self.orders.replica;
+        match request.consistency {
+            Consistency::Eventual | Consistency::Causal => {
+                out.reads.push((request, outcome, replica.applied));
+            }
+            Consistency::Bounded(us) if replica.is_fresh(now, us) => {
+                out.reads.push((request, outcome, replica.applied));
+            }
+            Consistency::Bounded(_) => out.forwards.push(request),
+            Consistency::Strong if !self.is_strong() => {
+                out.replies.push((request.from, weaker(), Position::ZERO));
+            }
+            Consistency::Mode if !self.is_strong() => self.lax.push((request, outcome, replica.applied)),
+            _ if planted(Fault::ReadUncommitted) => out.reads.push((request, outcome, replica.applied)),
+            Consistency::Mode | Consistency::Strong => {
+                let (needs, at) =
+                    (self.marks.seen_by(&request.op, replica.settled().sequence), replica.applied);
+                self.orders.answer(now, request, outcome, at, needs);
+            }
         }
     }
 
@@ -187,18 +199,27 @@ impl Replicated {
     }
 }
 
+/// What is answered where the mode does not know the newest state.
+fn weaker() -> Outcome {
+    let text = "this table's mode cannot answer strongly; ask for less, or see: sartor switch";
+    Failure::outcome(FailureKind::Unsupported, text)
+}
+
 impl Controlet for Replicated {
     type Message = Message;
 
     fn takes(&self, request: &Request) -> bool {
         let replica = &self.orders.replica;
         let reads = !request.op.is_write() && !matches!(request.op, Op::Wait { .. });
-        let fresh = match self.is_strong() {
-            true => replica.is_level(),
-            false => request.floor <= replica.submitted || planted(Fault::ForgetFloor),
+        let fresh = match request.consistency {
+            Consistency::Eventual => true,
+            Consistency::Mode | Consistency::Strong if self.is_strong() => replica.is_level(),
+            // It will be refused.
+            Consistency::Strong => true,
+            _ => request.floor <= replica.submitted || planted(Fault::ForgetFloor),
         };
         let serves = replica.view.is_member() && !replica.is_lost();
-        self.orders.is_head() || (reads && serves && (fresh || request.consistency == Consistency::Eventual))
+        self.orders.is_head() || (reads && serves && fresh)
     }
 
     fn step(&mut self, now: Now, input: Input<Message>, out: &mut Outbox<Message>) {

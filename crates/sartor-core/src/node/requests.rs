@@ -61,7 +61,7 @@ impl Node {
     /// answer may be older than what the connection has seen or will.
     pub(super) fn must_turn(&mut self, request: &Request, position: Position) -> bool {
         let From::Session { session, .. } = request.from else { return false };
-        request.consistency == Consistency::Mode
+        request.consistency != Consistency::Eventual
             && self.sessions.is_open(session)
             && self.sessions.lane(session, request.shard).must_turn(position)
     }

@@ -17,7 +17,6 @@ const EXPIRE_IFS: [ExpireIf; 5] =
 const TIME_UNITS: [TimeUnit; 4] =
     [TimeUnit::Seconds, TimeUnit::Millis, TimeUnit::UnixSeconds, TimeUnit::UnixMillis];
 const PRESENCES: [Option<Presence>; 3] = [None, Some(Presence::Present), Some(Presence::Absent)];
-const CONSISTENCIES: [Consistency; 2] = [Consistency::Mode, Consistency::Eventual];
 const FAILURE_KINDS: [FailureKind; 6] = [
     FailureKind::Retry,
     FailureKind::Uncertain,
@@ -281,11 +280,27 @@ impl Wire for Cursor {
 
 impl Wire for Consistency {
     fn encode(&self, out: &mut Vec<u8>) {
-        put_choice(out, &CONSISTENCIES, self);
+        match self {
+            Consistency::Mode => out.push(0),
+            Consistency::Eventual => out.push(1),
+            Consistency::Causal => out.push(2),
+            Consistency::Bounded(us) => {
+                out.push(3);
+                put_varint(out, *us);
+            }
+            Consistency::Strong => out.push(4),
+        }
     }
 
     fn decode(from: &mut Reader) -> Result<Consistency, Malformed> {
-        get_choice(from, &CONSISTENCIES)
+        Ok(match from.byte()? {
+            0 => Consistency::Mode,
+            1 => Consistency::Eventual,
+            2 => Consistency::Causal,
+            3 => Consistency::Bounded(from.varint()?),
+            4 => Consistency::Strong,
+            _ => return Err(Malformed("unknown consistency")),
+        })
     }
 }
 

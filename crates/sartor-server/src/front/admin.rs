@@ -96,15 +96,13 @@ pub fn select(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
 }
 
 /// `READONLY`
-pub fn readonly(connection: &mut Connection, _: &Args, _: &mut Env<'_>) -> Planned {
-    connection.consistency = Consistency::Eventual;
-    ok()
+pub fn readonly(_: &mut Connection, _: &Args, _: &mut Env<'_>) -> Planned {
+    Ok(Plan::Connection(Act::Consistency(Consistency::Eventual)))
 }
 
 /// `READWRITE`
-pub fn readwrite(connection: &mut Connection, _: &Args, _: &mut Env<'_>) -> Planned {
-    connection.consistency = Consistency::Mode;
-    ok()
+pub fn readwrite(_: &mut Connection, _: &Args, _: &mut Env<'_>) -> Planned {
+    Ok(Plan::Connection(Act::Consistency(Consistency::Mode)))
 }
 
 /// `AUTH [user] password`

@@ -3,7 +3,7 @@
 
 use super::connection::Connection;
 use super::plan::{Env, Plan};
-use super::{admin, data, once, switch, verify};
+use super::{admin, consistency, data, once, switch, verify};
 use crate::resp::parse::Args;
 use std::sync::LazyLock;
 
@@ -98,7 +98,16 @@ pub static COMMANDS: &[Command] = &[
     command("readonly", 1, CHANGES, NO_KEYS, "Lets this connection read at any replica", admin::readonly),
     command("readwrite", 1, CHANGES, NO_KEYS, "Takes READONLY back", admin::readwrite),
     command("reset", 1, LOCAL, NO_KEYS, "Makes the connection as new", admin::reset),
+    command(
+        "sartor.consistency",
+        -1,
+        CHANGES,
+        NO_KEYS,
+        "Tells or chooses how fresh reads must be",
+        consistency::consistency,
+    ),
     command("sartor.debug", -2, ADMIN, NO_KEYS, "Damages this node's copy of a key", verify::debug),
+    command("sartor.get", -2, READ, ONE_KEY, "Reads a value as fresh as asked for", consistency::get),
     command("sartor.once", -3, NAMED, NO_KEYS, "Runs a command once, however often it is sent", once::once),
     command("sartor.status", 1, LOCAL, NO_KEYS, "Tells of the cluster, as JSON", admin::status),
     command("sartor.switch", -2, ADMIN, NO_KEYS, "Gives a table another mode", switch::switch),

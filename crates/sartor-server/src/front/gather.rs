@@ -1,5 +1,6 @@
 //! Joins: operations grouped by shard on the way out, outcomes made one reply on the way back.
 
+use super::consistency::words;
 use super::glob;
 use super::plan::{Env, Join, Queued, ScanJoin, Shape};
 use crate::front::{admin, verify};
@@ -172,6 +173,11 @@ pub fn render_one(outcome: &Outcome, shape: Shape, resp: Resp, out: &mut Vec<u8>
         (_, Outcome::Failed(failure)) => out.error(&error_text(failure)),
         (Shape::Bit, outcome) => out.integer(i64::from(*outcome == Outcome::Done)),
         (Shape::Type, outcome) => out.simple(if *outcome == Outcome::Integer(0) { "none" } else { "string" }),
+        (Shape::Told(level), outcome) => {
+            out.array(2);
+            render_one(outcome, Shape::Plain, resp, out);
+            out.bulk(words(level).as_bytes());
+        }
         (Shape::Plain, Outcome::Value(value)) => out.bulk(value),
         (Shape::Plain, Outcome::Done) => out.extend_from_slice(b"+OK\r\n"),
         (Shape::Plain, Outcome::Nil) => out.null(resp),

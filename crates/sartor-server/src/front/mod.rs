@@ -12,6 +12,7 @@
 pub mod admin;
 pub mod command;
 pub mod connection;
+pub mod consistency;
 pub mod data;
 pub mod gather;
 pub mod glob;

@@ -6,7 +6,7 @@ use crate::stats::Stats;
 use bytes::Bytes;
 use sartor_core::datalet::{CURSOR_NUMBERS, Cursor};
 use sartor_core::ids::{Position, ShardId};
-use sartor_core::operation::{Action, Op};
+use sartor_core::operation::{Action, Consistency, Op};
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::routing::slot::slot_of;
 use sartor_core::time::{Micros, Now};
@@ -19,6 +19,8 @@ pub enum Plan {
     Local(Vec<u8>),
     /// One operation on one key.
     Key(Bytes, Action, Shape),
+    /// The value of a key, as fresh as this.
+    Read(Bytes, Consistency),
     /// Operations on shards, and how their answers become one reply.
     Parts(Vec<(ShardId, Op)>, Join),
     /// The same, remembered under an id by the shards.
@@ -53,6 +55,8 @@ pub enum Act {
     Quit,
     /// RESET.
     Reset,
+    /// READONLY, READWRITE, SARTOR.CONSISTENCY: how fresh reads must be from now on.
+    Consistency(Consistency),
     /// An error that does not spoil the transaction it comes in.
     Refuse(&'static str),
 }
@@ -104,6 +108,8 @@ pub enum Shape {
     Bit,
     /// What TYPE says.
     Type,
+    /// With the level of consistency that was asked for.
+    Told(Consistency),
 }
 
 /// How several outcomes become one reply.

@@ -69,10 +69,15 @@ impl World {
         let old = &self.clients[self.open[place]];
         let (session, node) = (old.session, old.node);
         self.step(node, Event::Closed(session));
-        let nodes = self.machines.len() as u64;
-        let session = SessionId { generation: session.generation + 1, ..session };
-        let client = Client::new(&mut self.random, session, nodes, self.plan.keys);
         self.open[place] = self.clients.len();
+        self.connect(SessionId { generation: session.generation + 1, ..session });
+    }
+
+    /// A client comes, to some node.
+    pub(super) fn connect(&mut self, session: SessionId) {
+        let nodes = self.machines.len() as u64;
+        let mut client = Client::new(&mut self.random, session, nodes, self.plan.keys);
+        client.levels = self.plan.levels;
         self.clients.push(client);
     }
 }

@@ -36,6 +36,8 @@ pub struct LeaseMessage {
     pub full: bool,
     /// The sender has all that any member had when the view began.
     pub whole: bool,
+    /// The newest entry, if the sender orders and may serve.
+    pub newest: Option<Position>,
 }
 
 /// What else a member tells with its promises.
@@ -47,6 +49,8 @@ pub struct Told {
     pub full: bool,
     /// See [`LeaseMessage::whole`].
     pub whole: bool,
+    /// See [`LeaseMessage::newest`].
+    pub newest: Option<Position>,
 }
 
 /// Times of leases.
@@ -236,8 +240,11 @@ impl Leases {
                 peer.answered = true;
             }
             let echo = echo.map(|(stamp, _)| stamp);
-            let Told { stable, full, whole } = told;
-            (peer.member.node, LeaseMessage { stamp: now.steady_us, echo, level, stable, full, whole })
+            let Told { stable, full, whole, newest } = told;
+            (
+                peer.member.node,
+                LeaseMessage { stamp: now.steady_us, echo, level, stable, full, whole, newest },
+            )
         };
         self.peers.iter_mut().map(message).collect()
     }
@@ -366,6 +373,7 @@ mod tests {
             stable: position,
             full: false,
             whole: false,
+            newest: None,
         };
         a.on_message(at(0), NodeId(1), forged);
         assert!(!a.holds(at(0)));
@@ -382,6 +390,7 @@ mod tests {
             stable: Position::ZERO,
             full: false,
             whole: false,
+            newest: None,
         };
         a.on_message(at(100), NodeId(2), ask);
         a.on_wake(at(120), Told::default());

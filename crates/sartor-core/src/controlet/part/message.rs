@@ -91,6 +91,7 @@ impl Wire for Message {
                 lease.level.encode(out);
                 lease.stable.encode(out);
                 out.push(u8::from(lease.full) | u8::from(lease.whole) << 1);
+                put_option(out, lease.newest.as_ref(), |out, newest| newest.encode(out));
             }
             Message::Page(page) => {
                 out.push(4);
@@ -118,7 +119,8 @@ impl Wire for Message {
                 let (level, stable) = (Position::decode(from)?, Position::decode(from)?);
                 let flags = from.byte()?;
                 let (full, whole) = (flags & 1 != 0, flags & 2 != 0);
-                Message::Lease(LeaseMessage { stamp, echo, level, stable, full, whole })
+                let newest = from.option(Position::decode)?;
+                Message::Lease(LeaseMessage { stamp, echo, level, stable, full, whole, newest })
             }
             4 => Message::Page(Page::decode(from)?),
             _ => return Err(Malformed("unknown message")),
@@ -181,6 +183,7 @@ mod tests {
                 stable: at,
                 full: true,
                 whole: true,
+                newest: Some(at),
             }),
             Message::Page(page),
         ];

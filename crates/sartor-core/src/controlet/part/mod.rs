@@ -3,6 +3,7 @@
 pub mod answers;
 pub mod fill;
 pub mod follower;
+pub mod freshness;
 pub mod lease;
 pub mod marks;
 pub mod message;

@@ -11,6 +11,7 @@
 use super::answers::{Answered, Answers};
 use super::fill::{Sink, Source};
 use super::follower::{Follower, tells_after};
+use super::freshness::Freshness;
 use super::lease::{LeaseMessage, Leases, Told};
 use super::message::{Ack, Entries, Message, Page};
 use super::once::{Name, Names};
@@ -68,6 +69,8 @@ pub struct Replica {
     im_full: bool,
     /// An acknowledgement is due: at the end of the turn, or a bit later where nobody waits for it.
     ack_at: Option<Micros>,
+    /// How fresh what is here is, where another one orders.
+    freshness: Freshness,
     /// When the store goes on with a survey.
     surveying: Surveying,
     /// How late its followers were at the end of the last turn.
@@ -106,6 +109,7 @@ impl Replica {
             full: Vec::new(),
             im_full: false,
             ack_at: None,
+            freshness: Freshness::default(),
             surveying: Surveying::default(),
             lags: Vec::new(),
             epochs: Vec::new(),
@@ -134,6 +138,7 @@ impl Replica {
         self.proven = false;
         (self.rescue, self.rescued) = (None, false);
         self.full.clear();
+        self.freshness.on_view();
         // Who was too slow has all that was acknowledged, and where nobody else is left, nobody has more.
         self.given_up &= self.view.members.len() > 1 || planted(Fault::SlowIsGone);
         if self.view.is_member() {
@@ -241,6 +246,12 @@ impl Replica {
     /// Whether this replica may answer reads that need not see the newest state.
     pub fn may_read(&self, now: Now) -> bool {
         self.view.is_member() && self.leases.may_read(now)
+    }
+
+    /// Whether all that had been acknowledged so long ago is here.
+    pub fn is_fresh(&self, now: Now, bound_us: Micros) -> bool {
+        let enough = |as_of: Micros| as_of.saturating_add(bound_us) >= now.steady_us;
+        self.view.is_member() && (self.freshness.as_of().is_some_and(enough) || planted(Fault::NeverStale))
     }
 
     /// Whether it has all that any member had when the view began.
@@ -358,6 +369,7 @@ impl Replica {
     pub fn on_applied(&mut self, now: Now, position: Position) {
         self.applied = position;
         self.dirty = true;
+        self.freshness.on_applied(position.sequence);
         self.notify_followers(now, position.sequence);
         if (self.is_end() && self.knows_all()) || planted(Fault::MiddleCommits) {
             self.stable = position;
@@ -431,6 +443,12 @@ impl Replica {
     pub fn on_lease(&mut self, now: Now, from: NodeId, message: LeaseMessage) {
         let is_first = self.leases.level_of(from).is_none();
         self.leases.on_message(now, from, message);
+        if let Some((echo, newest)) =
+            message.echo.zip(message.newest).filter(|(echo, _)| *echo <= now.steady_us)
+        {
+            self.freshness.on_told(echo, newest.sequence);
+            self.freshness.on_applied(self.applied.sequence);
+        }
         self.note_full(from, message.full);
         self.dirty = true;
         let sender_knows = match self.topology() {
@@ -478,6 +496,7 @@ impl Replica {
             self.submitted = start;
             sink.start = start;
             self.stream = Stream::starting_at(start.sequence + 1);
+            self.freshness = Freshness::default();
             self.answers = page.answers.unwrap_or_default();
             self.names = Names::default();
             self.epochs = alloc::vec![(start.epoch, 0)];
@@ -519,7 +538,9 @@ impl Replica {
         }
         self.settle();
         let whole = self.view.is_member() && !self.is_lost() && self.is_level();
-        let leases = self.leases.on_wake(now, Told { stable: self.stable, full: self.im_full, whole });
+        let newest = (self.view.is_head() && self.is_active(now)).then_some(self.applied);
+        let told = Told { stable: self.stable, full: self.im_full, whole, newest };
+        let leases = self.leases.on_wake(now, told);
         out.sends.extend(leases.into_iter().map(|(node, lease)| (node, Message::Lease(lease))));
         let applied = self.applied.sequence;
         for follower in self.followers.iter_mut().chain(&mut self.rescue).filter(|follower| !follower.cut) {

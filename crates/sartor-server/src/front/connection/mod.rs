@@ -9,7 +9,7 @@ use crate::resp::parse::Args;
 use crate::resp::reply::Version as Resp;
 use crate::settings::Name;
 use sartor_core::ids::{Position, ShardId};
-use sartor_core::operation::{Consistency, From, Op, Outcome, Request, SessionId};
+use sartor_core::operation::{Action, Consistency, From, Op, Outcome, Request, SessionId};
 use sartor_core::time::millis;
 use std::collections::VecDeque;
 
@@ -254,6 +254,18 @@ impl Connection {
                 self.act(act, env, requests);
                 None
             }
+            Plan::Read(key, consistency) if self.transaction.is_none() => {
+                match env.shard_of(&key) {
+                    Ok(shard) => {
+                        let request = self.request(shard, Op::Key(key, Action::Get), env);
+                        let bytes = request.op.size();
+                        requests.push(Request { consistency, ..request });
+                        self.push(Body::One(Shape::Told(consistency)), 1, bytes);
+                    }
+                    Err(text) => self.error(&text),
+                }
+                None
+            }
             plan if self.transaction.is_some() => {
                 self.queue(plan, env.settings.size(Name::RequestBytesMax));
                 None
@@ -274,7 +286,7 @@ impl Connection {
                 None
             }
             Plan::Worker(ask) => Some(ask),
-            Plan::Key(..) => None,
+            Plan::Key(..) | Plan::Read(..) => None,
         }
     }
 
@@ -315,7 +327,9 @@ impl Connection {
     fn queue(&mut self, plan: Plan, bytes_max: usize) {
         let bytes = 64 + size_of_plan(&plan);
         let refused = match (&self.transaction, &plan) {
-            (_, Plan::Worker(_) | Plan::Once(..)) => Some("ERR this command is not allowed inside of MULTI"),
+            (_, Plan::Worker(_) | Plan::Once(..) | Plan::Read(..)) => {
+                Some("ERR this command is not allowed inside of MULTI")
+            }
             (_, Plan::Parts(_, Join::Scan(_) | Join::Wait(_) | Join::Info(_) | Join::Surveys(_))) => {
                 Some("ERR SCAN, WAIT, INFO and SARTOR.VERIFY are not allowed inside of MULTI")
             }
@@ -354,6 +368,10 @@ impl Connection {
                 self.forget_watches();
                 self.ok();
             }
+            Act::Consistency(level) => {
+                self.consistency = level;
+                self.ok();
+            }
             Act::Refuse(text) => self.error(text),
             Act::Quit => {
                 self.ok();
@@ -364,7 +382,7 @@ impl Connection {
                 let old = std::mem::replace(self, fresh);
                 (self.pending, self.out, self.next_tag) = (old.pending, old.out, old.next_tag);
                 (self.runs, self.commands, self.hits) = (old.runs, old.commands, old.hits);
-                self.pooled = old.pooled;
+                (self.pooled, self.awaiting) = (old.pooled, old.awaiting);
                 (self.request_bytes, self.ready_bytes) = (old.request_bytes, old.ready_bytes);
                 (self.watching, self.watch_era) = (old.watching, old.watch_era.wrapping_add(1));
                 self.reply_now(b"+RESET\r\n".to_vec());
@@ -387,7 +405,7 @@ impl Connection {
                     Ok(shard) => (Queued::Joined(Join::One(shape)), vec![(shard, Op::Key(key, action))]),
                     Err(text) => return self.error(&text),
                 },
-                Plan::Connection(_) | Plan::Worker(_) | Plan::Once(..) => continue,
+                Plan::Connection(_) | Plan::Worker(_) | Plan::Once(..) | Plan::Read(..) => continue,
             };
             joins.push((queued, own.len()));
             parts.extend(own);
@@ -489,6 +507,7 @@ fn size_of_plan(plan: &Plan) -> usize {
     match plan {
         Plan::Local(reply) => reply.len(),
         Plan::Key(key, action, _) => Op::Key(key.clone(), action.clone()).size(),
+        Plan::Read(key, _) => key.len(),
         Plan::Parts(parts, _) | Plan::Once(_, parts, _) => parts.iter().map(|(_, op)| 64 + op.size()).sum(),
         Plan::Connection(_) | Plan::Worker(_) => 0,
     }
