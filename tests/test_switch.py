@@ -13,7 +13,7 @@ import redis
 
 from conftest import SARTOR, wait_for
 from history import Load, check_counters, check_linearizable, check_nothing_lost, longest_gap
-from test_failover import ports, signalled, started, status, stopped, wait_same_everywhere
+from test_failover import ports, signalled, started, status, stopped, wait_healed, wait_same_everywhere
 
 WEAK = {"ms+ec"}
 
@@ -97,8 +97,16 @@ def test_the_coordinator_dies_in_a_switch():
     with started("--mode", "ms+sc") as cluster:
         with Load(ports(cluster), connections=20, prefix="c") as load:
             wait_for(lambda: load.written_since(0), "the load is going")
+            dead = set()
+
+            def alive():
+                coordinator = status(cluster)["coordinator"]
+                return coordinator["pid"] not in dead and coordinator["state"] == "up" and coordinator
+
             for mode, delay in (("ms+ec", 0.0), ("ms+sc", 0.03), ("ms+ec", 0.06), ("ms+sc", 0.1)):
-                kill = threading.Timer(delay, lambda: signalled(status(cluster)["coordinator"], signal.SIGKILL))
+                coordinator = wait_for(alive, "a coordinator leads")
+                dead.add(coordinator["pid"])
+                kill = threading.Timer(delay, signalled, (coordinator, signal.SIGKILL))
                 kill.start()
                 began, ended = switch(cluster, mode)
                 kill.join()
@@ -107,6 +115,24 @@ def test_the_coordinator_dies_in_a_switch():
         assert not load.errors, load.errors[0]
         final, _ = load.final(cluster.port)
         assert check_nothing_lost(load.operations, final) is None
+
+
+def test_a_node_dies_in_a_switch():
+    """What ms+ec had acknowledged alone may be lost, but nobody sees an error, and all copies end equal."""
+    with started("--mode", "ms+sc") as cluster:
+        with Load(ports(cluster), connections=20, prefix="d") as load:
+            wait_for(lambda: load.written_since(0), "the load is going")
+            for mode, node, delay in (("ms+ec", 0, 0.0), ("ms+sc", 1, 0.02), ("ms+ec", 2, 0.04), ("ms+sc", 0, 0.06)):
+                before = status(cluster)
+                kill = threading.Timer(delay, lambda: signalled(before["nodes"][node], signal.SIGKILL))
+                kill.start()
+                began, ended = switch(cluster, mode, node=3)
+                kill.join()
+                print(f"\n{mode}, node {node} killed after {delay} s: {ended - began:.2f} s")
+                assert modes(cluster) == {mode}
+                wait_healed(cluster, before["epoch"] + 1)
+        assert not load.errors, load.errors[0]
+        wait_same_everywhere(cluster, load.keys)
 
 
 def test_from_a_program_and_what_is_wrong_is_said(cluster):

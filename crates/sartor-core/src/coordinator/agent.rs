@@ -108,11 +108,14 @@ impl Agent {
         self.me.wish.take_if(|wish| table(wish).is_none_or(|switched| switched > wish.since));
     }
 
+    /// A user waits for news: they are asked for now.
+    pub fn hurry(&mut self) {
+        self.next_us = 0;
+    }
+
     /// A user wants a table to have another mode; it is forgotten unless it is said again in time.
     pub fn wish(&mut self, now: Now, wish: Wish) {
-        if self.me.wish.as_ref() != Some(&wish) {
-            self.next_us = 0;
-        }
+        self.hurry();
         self.me.wish = Some(wish);
         self.wish_until = now.steady_us + WISH_US;
     }

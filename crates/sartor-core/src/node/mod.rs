@@ -296,10 +296,14 @@ impl Node {
         }
     }
 
-    /// A user wants a table to have another mode: at the node's first worker, again and again until it is done, or he gives up.
+    /// A user waits for a table to have that mode: told at the node's first worker, again and again until it is done, or he
+    /// gives up.
     pub fn wish(&mut self, now: Now, table: u16, mode: &str) {
         let Some((agent, map)) = self.agent.as_mut().zip(self.map.as_ref()) else { return };
-        agent.wish(now, Wish { table, mode: mode.into(), since: map.epoch });
+        match map.tables.get(usize::from(table)) {
+            Some(known) if known.mode == mode => agent.hurry(),
+            _ => agent.wish(now, Wish { table, mode: mode.into(), since: map.epoch }),
+        }
     }
 
     /// The node this worker belongs to.

@@ -10,7 +10,7 @@ use sartor_core::routing::map::ClusterMap;
 use sartor_core::time::{Micros, Now, millis};
 
 /// How often it is looked whether a switch is done.
-const LOOK_EVERY_US: Micros = millis(10);
+const LOOK_EVERY_US: Micros = millis(20);
 /// So many may wait at a worker.
 const WAITING_MAX: usize = 64;
 
@@ -77,10 +77,6 @@ impl Worker {
 
     /// The node's first worker speaks with the coordinator.
     pub(super) fn wish(&mut self, now: Now, table: u16, mode: &'static str) {
-        let has = self.map.as_ref().and_then(|map| map.tables.get(usize::from(table)));
-        if has.is_none_or(|table| table.mode == mode) {
-            return;
-        }
         match self.mailboxes.first().filter(|_| self.me.worker != 0) {
             Some(first) => first.post(Mail::Wish(table, mode)),
             None => self.node.wish(now, table, mode),
