@@ -26,8 +26,10 @@ use alloc::vec::Vec;
 pub struct LeaseMessage {
     /// The sender's clock.
     pub stamp: Micros,
-    /// The receiver's last stamp: a promise.
+    /// The receiver's last stamp: a promise, unless the sender is bound.
     pub echo: Option<Micros>,
+    /// The sender is bound by promises to removed members, and promises nothing yet.
+    pub bound: bool,
     /// What the sender had when the view began.
     pub level: Position,
     /// What, as far as the sender knows, all members have.
@@ -109,6 +111,8 @@ struct Peer {
     level: Option<Position>,
     /// It has all that any member had when the view began.
     whole: bool,
+    /// Our last stamp that came back from it, as a promise or not.
+    echoed: Option<Micros>,
     /// Nothing of ours comes back from it.
     deaf: bool,
 }
@@ -166,6 +170,7 @@ impl Leases {
                 reads_until,
                 level: None,
                 whole: false,
+                echoed: None,
                 deaf: false,
             });
         }
@@ -197,13 +202,16 @@ impl Leases {
         peer.whole |= message.whole;
         // What is echoed was ours once: a stamp from the future would be a promise without end.
         if let Some(echo) = message.echo.filter(|echo| *echo <= now.steady_us) {
+            peer.echoed = peer.echoed.max(Some(echo));
             let from = if planted(Fault::LeaseFromArrival) { now.steady_us } else { echo };
             let until = from + self.settings.lease_us;
-            peer.until = peer.until.max(Some(until));
-            peer.heard_until = peer.heard_until.max(until);
+            if !message.bound {
+                peer.until = peer.until.max(Some(until));
+                peer.heard_until = peer.heard_until.max(until);
+            }
         }
         // The first ones are answered at once, and so is who has no promise of ours yet.
-        let at_once = !peer.answered || message.echo.is_none();
+        let at_once = !peer.answered || message.echo.is_none() || message.bound;
         if at_once && !self.is_bound(now) {
             self.next_at = self.next_at.min(now.steady_us);
         }
@@ -231,8 +239,8 @@ impl Leases {
         let (level, strict) = (self.level, self.strict);
         let lax_us = self.settings.lax_us + self.settings.lax_us / 4;
         let message = |peer: &mut Peer| {
-            let echo = peer.stamp.filter(|_| !blocked);
-            if let Some((_, came)) = echo {
+            let echo = peer.stamp;
+            if let Some((_, came)) = echo.filter(|_| !blocked) {
                 peer.promised = peer.promised.max(came + lasts_us);
                 if !strict {
                     peer.reads_until = peer.reads_until.max(came + lasts_us + lax_us);
@@ -243,7 +251,16 @@ impl Leases {
             let Told { stable, full, whole, newest } = told;
             (
                 peer.member.node,
-                LeaseMessage { stamp: now.steady_us, echo, level, stable, full, whole, newest },
+                LeaseMessage {
+                    stamp: now.steady_us,
+                    echo,
+                    bound: blocked,
+                    level,
+                    stable,
+                    full,
+                    whole,
+                    newest,
+                },
             )
         };
         self.peers.iter_mut().map(message).collect()
@@ -259,7 +276,7 @@ impl Leases {
         self.attended = now.steady_us;
         let listens_from = self.listens_from;
         for peer in &mut self.peers {
-            let lapsed = peer.until.map_or(0, |until| until + lease_us * 3 / 7);
+            let lapsed = peer.echoed.map_or(0, |echoed| echoed + lease_us + lease_us * 3 / 7);
             peer.deaf = now.steady_us > listens_from.max(lapsed);
         }
     }
@@ -369,6 +386,7 @@ mod tests {
         let forged = LeaseMessage {
             stamp: 0,
             echo: Some(u64::MAX),
+            bound: false,
             level: position,
             stable: position,
             full: false,
@@ -386,6 +404,7 @@ mod tests {
         let ask = LeaseMessage {
             stamp: 0,
             echo: None,
+            bound: false,
             level: Position::ZERO,
             stable: Position::ZERO,
             full: false,

@@ -90,7 +90,8 @@ impl Wire for Message {
                 put_option(out, lease.echo.as_ref(), |out, echo| put_varint(out, *echo));
                 lease.level.encode(out);
                 lease.stable.encode(out);
-                out.push(u8::from(lease.full) | u8::from(lease.whole) << 1);
+                let flags = [lease.full, lease.whole, lease.bound];
+                out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
                 put_option(out, lease.newest.as_ref(), |out, newest| newest.encode(out));
             }
             Message::Page(page) => {
@@ -118,9 +119,9 @@ impl Wire for Message {
                 let (stamp, echo) = (from.varint()?, from.option(Reader::varint)?);
                 let (level, stable) = (Position::decode(from)?, Position::decode(from)?);
                 let flags = from.byte()?;
-                let (full, whole) = (flags & 1 != 0, flags & 2 != 0);
+                let (full, whole, bound) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
                 let newest = from.option(Position::decode)?;
-                Message::Lease(LeaseMessage { stamp, echo, level, stable, full, whole, newest })
+                Message::Lease(LeaseMessage { stamp, echo, bound, level, stable, full, whole, newest })
             }
             4 => Message::Page(Page::decode(from)?),
             _ => return Err(Malformed("unknown message")),
@@ -179,6 +180,7 @@ mod tests {
             Message::Lease(LeaseMessage {
                 stamp: 9,
                 echo: Some(8),
+                bound: false,
                 level: at,
                 stable: at,
                 full: true,
