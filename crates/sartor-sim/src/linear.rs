@@ -38,7 +38,10 @@ pub fn check(world: &World, lines: &Lines<'_>) -> Result<(), String> {
                     let none = matches!(request.op, Op::Wait { .. }) && *outcome == Outcome::Integer(0);
                     // An answer names a place that its connection has seen, if it was true there too; and who asks for less
                     // than the newest may have seen one that was lost.
-                    let raised = world.plan.levels && !request.op.is_write();
+                    let line = lines.all.get(&(*shard, position.epoch));
+                    let there = line.and_then(|line| line.get(position.sequence as usize - 1));
+                    let own = there.is_some_and(|record| record.op.as_ref() == Some(&request.op));
+                    let raised = world.plan.levels && !own;
                     if none || raised {
                         continue;
                     }

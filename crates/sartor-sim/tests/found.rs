@@ -39,6 +39,7 @@ const FOUND_LATE: &[(&str, u64, &str)] = &[
     ("ms+sc", 3_049_088, "the same"),
     ("ms+sc", 4_020_116, "who was sent a message that got lost twice was given up as slow"),
     ("ms+sc", 4_033_518, "the same"),
+    ("ms+sc", 6_000_800, "of two copies that had both been too slow neither served again"),
 ];
 
 #[test]

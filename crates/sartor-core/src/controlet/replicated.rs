@@ -72,12 +72,12 @@ impl Replicated {
 
     fn on_request(&mut self, now: Now, request: Request, out: &mut Effects) {
         let is_wait = matches!(request.op, Op::Wait { .. });
+        let reads = !request.op.is_write() && !is_wait;
         // What another worker passed on, it could not answer itself: who orders must judge.
         let is_lax = matches!(request.consistency, Consistency::Eventual | Consistency::Causal)
-            && !request.op.is_write()
-            && !is_wait
+            && reads
             && matches!(request.from, From::Session { .. });
-        if request.consistency == Consistency::Strong && !self.is_strong() && !request.op.is_write() {
+        if request.consistency == Consistency::Strong && !self.is_strong() && reads {
             out.replies.push((request.from, weaker(), Position::ZERO));
         } else if !self.orders.is_head() || is_lax {
             out.tasks.push(Task::Read(request));

@@ -133,6 +133,19 @@ impl Known<'_> {
         true
     }
 
+    /// Who was only too slow has all that was acknowledged. One alone, as it serves again where there is nobody else; the
+    /// others are filled from it.
+    fn slow_heir(&self, shard: &Shard, newcomer: Option<Member>, outcast: Option<Member>) -> Option<Member> {
+        let slow = |member: &Member| self.is_alive(*member) && !self.is_gone(shard, *member);
+        let knows = |member: &Member| Some(*member) != newcomer && Some(*member) != outcast;
+        let mut heirs = shard.members.iter().copied().filter(|member| slow(member) && knows(member));
+        let position = |member: &Member| self.report(shard, *member).map(|report| report.status.position);
+        match self.succession {
+            Succession::Next => heirs.next(),
+            Succession::MostAdvanced => heirs.max_by_key(position),
+        }
+    }
+
     fn remove_failed(&self, shard: &mut Shard) -> bool {
         let newcomer = newcomer(shard);
         let outcast = self.outcast(shard);
@@ -145,10 +158,7 @@ impl Known<'_> {
         let newcomer = newcomer.filter(|_| !planted(Fault::NewcomerIsHeir));
         let mut members: Vec<Member> = stays.into_iter().filter(|member| Some(*member) != newcomer).collect();
         if members.is_empty() {
-            // Who was only too slow has all that was acknowledged.
-            let slow = |member: &Member| self.is_alive(*member) && !self.is_gone(shard, *member);
-            members = shard.members.iter().copied().filter(slow).collect();
-            members.retain(|member| Some(*member) != newcomer && Some(*member) != outcast);
+            members = self.slow_heir(shard, newcomer, outcast).into_iter().collect();
         }
         if members.is_empty() || members.len() == shard.members.len() {
             return false;
@@ -404,6 +414,16 @@ mod tests {
         let mut last = shard(&[0, 1], None);
         assert!(repair(&mut last, &nodes([None, slow(), at(0), at(0)]), Succession::Next));
         assert_eq!((numbers(&last), last.born), (vec![1], Epoch(0)), "nothing is lost");
+        let mut slow_ones = shard(&[0, 1, 2], None);
+        assert!(repair(&mut slow_ones, &nodes([None, slow(), slow(), at(0)]), Succession::Next));
+        assert_eq!(
+            numbers(&slow_ones),
+            [1],
+            "one alone, as who was given up serves only where nobody else is"
+        );
+        let mut all_slow = shard(&[1, 2], None);
+        assert!(repair(&mut all_slow, &nodes([at(0), slow(), slow(), at(0)]), Succession::Next));
+        assert_eq!(numbers(&all_slow), [1]);
         let mut alone = shard(&[1], None);
         let mut known = nodes([None, slow(), None, None]);
         assert!(!repair(&mut alone, &known, Succession::Next), "nor is it begun anew");

@@ -39,7 +39,10 @@ const LAG_MAX_US: Micros = millis(100);
 impl Coordinator {
     /// Fulfils a wish, if there is one and its table is well.
     pub(super) fn switch_tables(&self, next: &mut ClusterMap, nodes: &BTreeMap<NodeId, NodeView>) -> bool {
-        let wishes = self.nodes.values().filter_map(|node| node.heartbeat.wish.as_ref());
+        // Who is silent may have given up long ago.
+        let heard = |id: &NodeId| nodes.get(id).is_some_and(|node| !node.silent);
+        let wishing = self.nodes.iter().filter(|(id, _)| heard(id));
+        let wishes = wishing.filter_map(|(_, node)| node.heartbeat.wish.as_ref());
         let mut switched = false;
         for wish in wishes {
             let may = next.tables.get(usize::from(wish.table)).is_some_and(|table| {

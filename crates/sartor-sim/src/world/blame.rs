@@ -13,6 +13,10 @@ use sartor_core::time::{Micros, millis};
 /// What ended longer ago explains nothing any more.
 const LATELY_US: Micros = millis(8000);
 
+/// So many lost messages in so long explain that the coordinator takes a node for dead.
+const LOST_MIN: usize = 3;
+const SILENCE_US: Micros = millis(700);
+
 impl World {
     /// No shard of this map has lost a member without a reason.
     pub(super) fn judge_removals(&mut self, map: &ClusterMap) {
@@ -52,6 +56,12 @@ impl World {
         };
         let lately =
             |at: Micros, until: Micros| at <= self.now_us && self.now_us <= until.saturating_add(LATELY_US);
+        // One message of a hundred gets lost anyway: now and then all that a node says for half a second.
+        let silenced =
+            self.unheard.iter().filter(|(at, from)| *from == node && self.now_us <= at + SILENCE_US);
+        if silenced.count() >= LOST_MIN {
+            return true;
+        }
         let all = self.plan.faults.iter().chain(&self.plan.lasting);
         all.into_iter().any(|fault| lately(fault.at, fault.until) && explains(fault.kind))
     }

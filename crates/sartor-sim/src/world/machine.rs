@@ -1,11 +1,11 @@
 //! Nodes: what they do, their stores, their clocks.
 
-use super::{Happening, Machine, Record, Segment, World};
+use super::{Happening, Machine, Record, Segment, UNHEARD_MAX, World};
 use crate::flaky::Flaky;
 use bytes::Bytes;
 use sartor_core::controlet::part::message::Message;
-use sartor_core::coordinator::Heartbeat;
 use sartor_core::coordinator::agent::{Agent, AgentSettings};
+use sartor_core::coordinator::{COORDINATOR, Heartbeat};
 use sartor_core::ids::{Incarnation, NodeId, Position, ShardId, WorkerId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits};
 use sartor_core::node::{Actions, Event, Node, NodeSettings};
@@ -101,7 +101,12 @@ impl World {
     }
 
     pub(super) fn send(&mut self, from: u16, to: WorkerId, frame: Bytes) {
-        for delay in self.net.copies(&mut self.random, from, to.node.0) {
+        let delays = self.net.copies(&mut self.random, from, to.node.0);
+        if delays.is_empty() && to == COORDINATOR {
+            self.unheard.push_front((self.now_us, from));
+            self.unheard.truncate(UNHEARD_MAX);
+        }
+        for delay in delays {
             self.at(self.now_us + delay, Happening::Arrive(to, frame.clone()));
         }
     }

@@ -29,6 +29,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub use switches::Modes;
 use switches::Wanted;
 
+/// So many lost messages to the coordinator are remembered.
+const UNHEARD_MAX: usize = 32;
 /// A run with fewer operations shows too little.
 const OPERATIONS_MIN: usize = 500;
 /// How long a healed cluster may take until everything is answered and equal.
@@ -76,6 +78,8 @@ pub struct World {
     /// Who was last removed from each shard.
     removed: BTreeMap<ShardId, Member>,
     error: Option<String>,
+    /// Messages to the coordinator that got lost, the last ones first.
+    unheard: VecDeque<(Micros, u16)>,
     /// Which modes the table had when.
     pub modes: Modes,
     /// What would have happened to the coordinator meanwhile, while it stands still.
@@ -192,6 +196,7 @@ impl World {
             forsaken: None,
             removed: BTreeMap::new(),
             error: None,
+            unheard: VecDeque::new(),
             modes: Modes::default(),
             coordinator_paused: None,
             plan,
