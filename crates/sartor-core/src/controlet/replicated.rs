@@ -74,7 +74,8 @@ impl Replicated {
         let is_wait = matches!(request.op, Op::Wait { .. });
         let reads = !request.op.is_write() && !is_wait;
         // What another worker passed on, it could not answer itself: who orders must judge.
-        let is_lax = matches!(request.consistency, Consistency::Eventual | Consistency::Causal)
+        // Here writes of the same connection may be held, so only who does not want to see them goes past them.
+        let is_lax = request.consistency == Consistency::Eventual
             && reads
             && matches!(request.from, From::Session { .. });
         if request.consistency == Consistency::Strong && !self.is_strong() && reads {
