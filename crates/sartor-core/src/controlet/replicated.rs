@@ -14,7 +14,7 @@ use super::part::message::Message;
 use super::part::orders::Orders;
 use super::{AnyControlet, Controlet, Effects, Input, Outbox, Settings, Status, View, erase};
 use crate::entry::Entry;
-use crate::ids::Position;
+use crate::ids::{NodeId, Position};
 use crate::keeper::{Done, Task};
 use crate::mutants::{Fault, planted};
 use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request};
@@ -73,8 +73,8 @@ impl Replicated {
     fn on_request(&mut self, now: Now, request: Request, out: &mut Effects) {
         let is_wait = matches!(request.op, Op::Wait { .. });
         let reads = !request.op.is_write() && !is_wait;
-        // What another worker passed on, it could not answer itself: who orders must judge.
-        // Here writes of the same connection may be held, so only who does not want to see them goes past them.
+        // Writes of the same connection may be held here: only who does not want to see them goes past them. What another
+        // worker passed on, it could not answer itself: who orders must judge.
         let is_lax = request.consistency == Consistency::Eventual
             && reads
             && matches!(request.from, From::Session { .. });
@@ -183,7 +183,7 @@ impl Replicated {
         }
     }
 
-    fn on_peer(&mut self, now: Now, from: crate::ids::NodeId, message: Message, out: &mut Effects) {
+    fn on_peer(&mut self, now: Now, from: NodeId, message: Message, out: &mut Effects) {
         if matches!(&message, Message::Page(page) if page.number == 1) {
             // The history begins anew here, perhaps another one. What comes before this replica is a member
             // is at all members already.

@@ -217,9 +217,14 @@ impl Leases {
         }
     }
 
+    /// Whether it is time to tell the other members.
+    pub fn is_due(&self, now: Now) -> bool {
+        now.steady_us >= self.next_at
+    }
+
     /// Messages for all members, if it is time.
     pub fn on_wake(&mut self, now: Now, told: Told) -> Vec<(NodeId, LeaseMessage)> {
-        if now.steady_us < self.next_at {
+        if !self.is_due(now) {
             return Vec::new();
         }
         self.bound.retain(|bound| bound.ends() > now.steady_us);

@@ -537,11 +537,11 @@ impl Replica {
             self.proven = true;
         }
         self.settle();
-        let whole = self.view.is_member() && !self.is_lost() && self.is_level();
-        let newest = (self.view.is_head() && self.is_active(now)).then_some(self.applied);
-        let told = Told { stable: self.stable, full: self.im_full, whole, newest };
-        let leases = self.leases.on_wake(now, told);
-        out.sends.extend(leases.into_iter().map(|(node, lease)| (node, Message::Lease(lease))));
+        if self.leases.is_due(now) {
+            let told = self.told(now);
+            let leases = self.leases.on_wake(now, told);
+            out.sends.extend(leases.into_iter().map(|(node, lease)| (node, Message::Lease(lease))));
+        }
         let applied = self.applied.sequence;
         for follower in self.followers.iter_mut().chain(&mut self.rescue).filter(|follower| !follower.cut) {
             let what = (Epoch(0), self.stable, applied);
@@ -559,6 +559,13 @@ impl Replica {
         }
         self.send_acks(now, out);
         self.cut_off_the_silent(now, out);
+    }
+
+    /// What the other members are to know beside promises.
+    fn told(&self, now: Now) -> Told {
+        let whole = self.view.is_member() && !self.is_lost() && self.is_level();
+        let newest = (self.view.is_head() && self.is_active(now)).then_some(self.applied);
+        Told { stable: self.stable, full: self.im_full, whole, newest }
     }
 
     fn send_acks(&mut self, now: Now, out: &mut Outbox<Message>) {
