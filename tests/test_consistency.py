@@ -21,7 +21,7 @@ def refuses(db, words, text):
     assert str(refused.value).startswith(text), refused.value
 
 
-@pytest.mark.parametrize("mode", ["ms+sc", "ms+ec"])
+@pytest.mark.parametrize("mode", ["ms+sc", "ms+ec", "aa+sc", "aa+ec"])
 def test_levels(mode):
     with started("--mode", mode) as cluster:
         db = cluster.client(node=1, **ONE)
@@ -33,11 +33,11 @@ def test_levels(mode):
             assert db.execute_command("sartor.consistency", *level.upper().split())
             assert db.execute_command("SARTOR.CONSISTENCY") == level
             assert db.get("k") == "v" and db.mget("k", "none") == ["v", None]
-        if mode == "ms+sc":
+        if mode.endswith("sc"):
             assert db.execute_command("SARTOR.GET", "k", "CONSISTENCY", "STRONG") == ["v", "strong"]
             assert db.execute_command("SARTOR.CONSISTENCY", "strong") and db.get("k") == "v"
         else:
-            why = "table default is in ms+ec, which cannot answer strongly"
+            why = f"table default is in {mode}, which cannot answer strongly"
             refuses(db, "SARTOR.GET k CONSISTENCY STRONG", why)
             refuses(db, "SARTOR.CONSISTENCY strong", why)
         refuses(db, "SARTOR.CONSISTENCY best", f"a level of consistency is {WORDS}")

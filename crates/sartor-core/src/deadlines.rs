@@ -1,6 +1,7 @@
 //! What a keeper remembers beside the records: which of them expire when, and where keys were last deleted.
 
 use crate::ids::Position;
+use crate::wire::codec::{Malformed, Reader, Wire, put_list, put_varint};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -47,15 +48,15 @@ impl Deadlines {
 }
 
 /// When something was last deleted in each slot: what proves that an absent key was absent all along.
-#[derive(Default)]
-pub(crate) struct Deletes {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Deletes {
     all: Position,
     slots: BTreeMap<u16, Position>,
 }
 
 impl Deletes {
     /// Whatever was there before this place may have been deleted at it.
-    pub(crate) fn since(position: Position) -> Deletes {
+    pub fn since(position: Position) -> Deletes {
         Deletes { all: position, slots: BTreeMap::new() }
     }
 
@@ -65,6 +66,23 @@ impl Deletes {
 
     pub(crate) fn last_in(&self, slot: u16) -> Position {
         self.slots.get(&slot).map_or(self.all, |at| (*at).max(self.all))
+    }
+}
+
+impl Wire for Deletes {
+    fn encode(&self, out: &mut Vec<u8>) {
+        self.all.encode(out);
+        let slots: Vec<(&u16, &Position)> = self.slots.iter().collect();
+        put_list(out, &slots, |out, (slot, position)| {
+            put_varint(out, u64::from(**slot));
+            position.encode(out);
+        });
+    }
+
+    fn decode(from: &mut Reader) -> Result<Deletes, Malformed> {
+        let all = Position::decode(from)?;
+        let slots = from.list(|from| Ok((from.number()?, Position::decode(from)?)))?;
+        Ok(Deletes { all, slots: slots.into_iter().collect() })
     }
 }
 

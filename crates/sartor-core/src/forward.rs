@@ -411,14 +411,37 @@ impl Inbound {
 
     /// A request was answered.
     pub fn answer(&mut self, incarnation: Incarnation, sequence: u64, outcome: Outcome, position: Position) {
-        let Some(kept) = self.taken.get_mut(&sequence) else { return };
+        if self.keep(incarnation, sequence, outcome.clone(), position) {
+            self.ready.push(Answer { sequence, outcome, position });
+        }
+    }
+
+    /// The same where another replica tells who asked. False if it is not waited for.
+    pub fn keep(
+        &mut self,
+        incarnation: Incarnation,
+        sequence: u64,
+        outcome: Outcome,
+        position: Position,
+    ) -> bool {
+        let Some(kept) = self.taken.get_mut(&sequence) else { return false };
         if incarnation != self.incarnation {
-            return;
+            return false;
         }
         self.kept_bytes += outcome.size();
-        *kept = Kept::Answer(outcome.clone(), position);
-        self.ready.push(Answer { sequence, outcome, position });
+        *kept = Kept::Answer(outcome, position);
         self.forget_beyond_bound();
+        true
+    }
+
+    /// A request that another replica took has its answer.
+    pub fn pass(&mut self, incarnation: Incarnation, answer: Answer) {
+        if incarnation > self.incarnation {
+            *self = Inbound { incarnation, ..Inbound::new(self.settings) };
+        }
+        if incarnation == self.incarnation {
+            self.ready.push(answer);
+        }
     }
 
     /// Whether there are answers to send.

@@ -11,7 +11,8 @@
 //! one to know how a record lies in the store ([`Layout`]).
 
 use crate::datalet::{Cursor, Datalet, DataletError, Page};
-use crate::deadlines::{Deadlines, Deletes};
+use crate::deadlines::Deadlines;
+pub use crate::deadlines::Deletes;
 use crate::entry::{Entry, Packer, Write};
 use crate::ids::{Epoch, Position};
 use crate::mutants::{Fault, planted};
@@ -36,8 +37,15 @@ pub enum Task {
     Evaluate(Request, Epoch),
     /// Answer a read from the state that is here; a record past its deadline is not for us to judge.
     Read(Request),
+    /// Answer a read at the replica that orders, by its wall clock at that time, and tell which records are past
+    /// their deadline.
+    Look(Request, u64),
     /// Apply an entry that was ordered elsewhere.
     Apply(Entry),
+    /// Do an operation at the place that it was given.
+    Replay(Replay),
+    /// See which records are past their deadline, up to so many.
+    Due(usize),
     /// Remove up to `limit` records past their deadline, as one entry of this epoch.
     Expire(Epoch, usize),
     /// Nothing but to see whether the store still has what was in it.
@@ -46,9 +54,23 @@ pub enum Task {
     Walk(Epoch, Cursor, usize),
     /// Take records of a walk elsewhere, in this fill. With a position, everything here goes first, and the
     /// replica stands at that position from now on.
-    Fill(Epoch, Option<Position>, Vec<Record>),
+    Fill(Epoch, Option<Box<Start>>, Vec<Record>),
     /// Go on with the survey, if one was begun, by so many records of about so many bytes together.
     Survey(usize, usize),
+}
+
+/// An operation with its place. What comes of it depends on nothing but the records at that place, so that it is the same
+/// at every replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Replay {
+    /// It.
+    pub request: Request,
+    /// Its place.
+    pub position: Position,
+    /// The wall clock of who gave it that place.
+    pub unix_ms: u64,
+    /// The largest value it may make, in bytes.
+    pub value_bytes_max: usize,
 }
 
 /// What came of a [`Task`].
@@ -58,8 +80,14 @@ pub enum Done {
     Evaluated(Request, Outcome, Option<Entry>),
     /// Read; without an outcome, the replica that orders must answer.
     Read(Request, Option<Outcome>),
+    /// Read, with those records left out that are past their deadline: these.
+    Looked(Request, Outcome, Vec<Bytes>),
     /// Applied up to here.
     Applied(Position),
+    /// Done at its place: the answer, and what it changed, if anything.
+    Replayed(Replay, Outcome, Entry),
+    /// These are past their deadline.
+    Due(Vec<Bytes>),
     /// Removed, if any; `more` are due already.
     Expired(Option<Entry>, bool),
     /// The store is what it was.
@@ -84,9 +112,12 @@ impl Done {
 impl Done {
     fn into_request(self) -> Option<Request> {
         match self {
-            Done::Evaluated(request, ..) | Done::Read(request, _) => Some(request),
+            Done::Evaluated(request, ..) | Done::Read(request, _) | Done::Looked(request, ..) => {
+                Some(request)
+            }
+            Done::Replayed(replay, ..) => Some(replay.request),
             Done::Broken(request, _) => request,
-            Done::Applied(_) | Done::Expired(..) | Done::Checked => None,
+            Done::Applied(_) | Done::Expired(..) | Done::Due(_) | Done::Checked => None,
             Done::Walked(..) | Done::Filled(_) | Done::Surveyed(_) => None,
         }
     }
@@ -96,9 +127,12 @@ impl Task {
     /// Whether it looks at several keys.
     pub fn is_run(&self) -> bool {
         match self {
-            Task::Evaluate(Request { op, .. }, _) | Task::Read(Request { op, .. }) => {
+            Task::Evaluate(Request { op, .. }, _)
+            | Task::Read(Request { op, .. })
+            | Task::Look(Request { op, .. }, _) => {
                 matches!(op, Op::Run(run) if run.len() > 1)
             }
+            Task::Replay(replay) => matches!(&replay.request.op, Op::Run(run) if run.len() > 1),
             Task::Apply(entry) => entry.writes.len() > 1,
             _ => false,
         }
@@ -106,11 +140,21 @@ impl Task {
 
     fn into_request(self) -> Option<Request> {
         match self {
-            Task::Evaluate(request, _) | Task::Read(request) => Some(request),
-            Task::Apply(_) | Task::Expire(..) | Task::Check => None,
+            Task::Evaluate(request, _) | Task::Read(request) | Task::Look(request, _) => Some(request),
+            Task::Replay(replay) => Some(replay.request),
+            Task::Apply(_) | Task::Expire(..) | Task::Due(_) | Task::Check => None,
             Task::Walk(..) | Task::Fill(..) | Task::Survey(..) => None,
         }
     }
+}
+
+/// Where the records of a fill begin to be true.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Start {
+    /// The place.
+    pub at: Position,
+    /// What the walked replica remembers of deletes at that place.
+    pub deletes: Deletes,
 }
 
 /// A page of a walk.
@@ -124,6 +168,8 @@ pub struct Walked {
     pub at: Position,
     /// How many records the replica holds.
     pub total: u64,
+    /// Of the first page: what the replica remembers of deletes.
+    pub deletes: Option<Deletes>,
 }
 
 /// Bounds of a keeper.
@@ -157,6 +203,8 @@ pub struct Keeper {
     broken: Option<DataletError>,
     /// There is no memory for more.
     full: bool,
+    /// Records past their deadline that a look has found so far.
+    dead: Option<Vec<Bytes>>,
     /// The life of the store that holds the records.
     generation: u64,
     survey: Option<Survey>,
@@ -192,6 +240,7 @@ impl Keeper {
             limits,
             broken: None,
             full: false,
+            dead: None,
             survey: None,
         }
     }
@@ -223,7 +272,10 @@ impl Keeper {
     pub fn expect(&mut self, task: &Task) {
         let store = &mut self.shelf.store;
         match task {
-            Task::Evaluate(Request { op, .. }, _) | Task::Read(Request { op, .. }) => match op {
+            Task::Evaluate(Request { op, .. }, _)
+            | Task::Read(Request { op, .. })
+            | Task::Look(Request { op, .. }, _)
+            | Task::Replay(Replay { request: Request { op, .. }, .. }) => match op {
                 Op::Key(key, _) => store.expect(key),
                 Op::Run(run) => run.steps().for_each(|step| store.expect(step.key)),
                 _ => {}
@@ -265,13 +317,22 @@ impl Keeper {
     fn run_unchecked(&mut self, now: Now, task: Task) -> Done {
         match task {
             Task::Evaluate(request, epoch) => self.evaluate(now, request, epoch),
-            Task::Read(request) => self.read(now, request),
+            Task::Read(request) => match self.answer(now, &request.op) {
+                Ok(outcome) => Done::Read(request, outcome),
+                Err(error) => self.fail(Some(request), error),
+            },
+            Task::Look(request, unix_ms) => self.look(Now { unix_ms, ..now }, request),
             Task::Apply(entry) => {
                 let position = entry.position;
                 match self.apply(entry) {
                     Ok(()) => Done::Applied(position),
                     Err(error) => self.fail(None, error),
                 }
+            }
+            Task::Replay(replay) => self.replay(now, replay),
+            Task::Due(limit) => {
+                let due = self.deadlines.due(now.unix_ms, limit);
+                Done::Due(due.iter().map(|key| Bytes::copy_from_slice(key)).collect())
             }
             Task::Expire(epoch, limit) => match self.expire(now, epoch, limit) {
                 Ok((entry, more)) => Done::Expired(entry, more),
@@ -282,7 +343,7 @@ impl Keeper {
                 Ok(walked) => Done::Walked(fill, walked),
                 Err(error) => self.fail(None, error),
             },
-            Task::Fill(fill, start, records) => match self.fill(start, records) {
+            Task::Fill(fill, start, records) => match self.fill(start.map(|start| *start), records) {
                 Ok(()) => Done::Filled(fill),
                 Err(error) => self.fail(None, error),
             },
@@ -368,6 +429,30 @@ impl Keeper {
         }
     }
 
+    fn replay(&mut self, now: Now, replay: Replay) -> Done {
+        let position = replay.position;
+        assert_eq!(
+            position.sequence,
+            self.position.sequence + 1,
+            "operations are done in order, without a gap"
+        );
+        let op = if let Op::Once(once) = &replay.request.op { &once.op } else { &replay.request.op };
+        // Who gave it its place has looked whether there is room.
+        let (full, limit) = (self.full, self.limits.value_bytes_max);
+        (self.full, self.limits.value_bytes_max) = (false, replay.value_bytes_max);
+        let unix_ms = if planted(Fault::OwnClock) { now.unix_ms } else { replay.unix_ms };
+        let outcome = self.decide(Now { unix_ms, ..now }, op, position);
+        (self.full, self.limits.value_bytes_max) = (full, limit);
+        match outcome {
+            Ok(outcome) => {
+                self.position = position;
+                let entry = Entry { position, writes: self.changes.take() };
+                Done::Replayed(replay, outcome, entry)
+            }
+            Err(error) => self.fail(Some(replay.request), error),
+        }
+    }
+
     fn decide(&mut self, now: Now, op: &Op, position: Position) -> Result<Outcome, DataletError> {
         match op {
             Op::Key(key, action) => self.order_key(now, key, action, position),
@@ -381,8 +466,25 @@ impl Keeper {
                 self.change(Write::Survey, position)?;
                 Ok(Outcome::Version(Version::Written(position)))
             }
+            Op::Expire(keys) => self.remove_the_dead(now, keys, position),
             other => Ok(self.overview(now, other, true)?.unwrap_or(Outcome::Nil)),
         }
+    }
+
+    fn remove_the_dead(
+        &mut self,
+        now: Now,
+        keys: &[Bytes],
+        position: Position,
+    ) -> Result<Outcome, DataletError> {
+        for key in keys {
+            let mut dead = false;
+            self.shelf.get(key, &mut |meta, _| dead = meta.is_dead(now.unix_ms))?;
+            if dead {
+                self.change(Write::Delete { key }, position)?;
+            }
+        }
+        Ok(Outcome::Done)
     }
 
     /// What was changed, as the entry at `position`; an empty one only if something is to be remembered there.
@@ -413,15 +515,22 @@ impl Keeper {
         }
     }
 
-    fn read(&mut self, now: Now, request: Request) -> Done {
-        let outcome = match &request.op {
+    /// None if who orders must judge whether a record is past its deadline.
+    fn answer(&mut self, now: Now, op: &Op) -> Result<Option<Outcome>, DataletError> {
+        match op {
             Op::Key(key, action) => self.decide_key(now, key, action, None).map(outcome_of),
             Op::Batch(batch) => self.read_batch(now, batch),
             Op::Run(run) => self.run_steps(now, run, None),
             other => self.overview(now, other, false),
-        };
+        }
+    }
+
+    fn look(&mut self, now: Now, request: Request) -> Done {
+        self.dead = Some(Vec::new());
+        let outcome = self.answer(now, &request.op);
+        let dead = self.dead.take().unwrap_or_default();
         match outcome {
-            Ok(outcome) => Done::Read(request, outcome),
+            Ok(outcome) => Done::Looked(request, outcome.unwrap_or(Outcome::Nil), dead),
             Err(error) => self.fail(Some(request), error),
         }
     }
@@ -452,14 +561,15 @@ impl Keeper {
             })?;
         }
         if dead && order.is_none() {
-            return Ok(Verdict::Dead);
+            let Some(found) = &mut self.dead else { return Ok(Verdict::Dead) };
+            found.push(Bytes::copy_from_slice(key));
         }
         // A dead record goes with this operation, so it is absent from this place on.
         let position = order.filter(|_| dead).unwrap_or(context.position);
         let context = Context { position, ..context };
         let (outcome, change) = decided.unwrap_or_else(|| evaluate(action, None, &context, arena));
         let write = match &change {
-            Change::None if !dead => return Ok(Verdict::Decided(outcome)),
+            Change::None if !dead || order.is_none() => return Ok(Verdict::Decided(outcome)),
             Change::None | Change::Delete => Write::Delete { key },
             Change::Put { value, deadline_ms } => Write::Put { key, value, deadline_ms: *deadline_ms },
         };
@@ -519,8 +629,11 @@ impl Keeper {
                     Some(true) => {}
                     Some(false) => self.answers.nil(),
                     None => {
-                        let Some(position) = order else { return Ok(None) };
-                        self.change(Write::Delete { key }, position)?;
+                        match (order, &mut self.dead) {
+                            (Some(position), _) => self.change(Write::Delete { key }, position)?,
+                            (None, Some(found)) => found.push(Bytes::copy_from_slice(key)),
+                            (None, None) => return Ok(None),
+                        }
                         self.answers.nil();
                     }
                 },
@@ -577,6 +690,7 @@ impl Keeper {
             | Op::Batch(_)
             | Op::Run(_)
             | Op::Once(_)
+            | Op::Expire(_)
             | Op::Clear
             | Op::Survey
             | Op::Wait { .. } => {
@@ -593,7 +707,7 @@ impl Keeper {
         for (key, stored) in page.into_pairs() {
             match self.shelf.meta_of(&key, &stored)?.0.is_dead(now.unix_ms) {
                 false => keys.push(key),
-                true if orders => {}
+                true if orders || self.dead.is_some() => {}
                 true => return Ok(None),
             }
         }
@@ -649,6 +763,7 @@ impl Keeper {
     }
 
     fn walk(&mut self, mut cursor: Cursor, bytes_max: usize) -> Result<Walked, DataletError> {
+        let deletes = (cursor == Cursor::Start).then(|| self.deletes.clone());
         let mut page = Page::new(bytes_max / 32, bytes_max);
         // Who is at the end may need to know the place only.
         if cursor != Cursor::End {
@@ -660,14 +775,16 @@ impl Keeper {
             records.push(Record { key, value: stored.slice(start..), meta });
         }
         let total = self.shelf.store.len()?;
-        Ok(Walked { records, next: cursor, at: self.position, total })
+        Ok(Walked { records, next: cursor, at: self.position, total, deletes })
     }
 
-    fn fill(&mut self, start: Option<Position>, records: Vec<Record>) -> Result<(), DataletError> {
-        if let Some(position) = start {
-            // What was deleted before is not known here, so nothing watched before counts as unchanged.
-            self.clear(position)?;
-            self.position = position;
+    fn fill(&mut self, start: Option<Start>, records: Vec<Record>) -> Result<(), DataletError> {
+        if let Some(start) = start {
+            self.clear(start.at)?;
+            self.position = start.at;
+            if !planted(Fault::DeletesNotFilled) {
+                self.deletes = start.deletes;
+            }
         }
         self.survey = None;
         for record in records {
@@ -730,7 +847,8 @@ fn too_large() -> Outcome {
     Failure::outcome(FailureKind::Invalid, text)
 }
 
-const FULL: &str = "command not allowed when used memory > 'maxmemory'.";
+/// What a growing operation is told where there is no room.
+pub const FULL: &str = "command not allowed when used memory > 'maxmemory'.";
 /// The same where a replica of another node has no room.
 pub const FULL_ELSEWHERE: &str = "command not allowed when used memory > 'maxmemory' at another copy.";
 

@@ -52,6 +52,8 @@ pub enum From {
         /// All its requests below this number are settled.
         base: u64,
     },
+    /// Nobody waits for an answer: the shard itself, or somebody whose request was ordered elsewhere.
+    Nobody,
 }
 
 /// A client's connection: a place in the worker's table, and which user of that place it is.
@@ -104,6 +106,8 @@ pub enum Op {
         /// How long at most.
         timeout_ms: u64,
     },
+    /// Remove those of these records that are past their deadline.
+    Expire(Vec<Bytes>),
     /// One of those on keys, under a name that its client chose: who asks again is told what came of it.
     Once(Box<Once>),
 }
@@ -336,7 +340,7 @@ impl Op {
             Op::Run(run) => run.is_write(),
             Op::Batch(batch) => !batch.watched.is_empty() || batch.steps.iter().any(Op::is_write),
             // What it answers is remembered, also where it only reads.
-            Op::Clear | Op::Survey | Op::Once(_) => true,
+            Op::Clear | Op::Survey | Op::Expire(_) | Op::Once(_) => true,
             Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
         }
     }
@@ -348,7 +352,7 @@ impl Op {
             Op::Run(run) => run.grows(),
             Op::Batch(batch) => batch.steps.iter().any(Op::grows),
             Op::Once(once) => once.op.grows(),
-            Op::Clear | Op::Survey | Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
+            Op::Clear | Op::Survey | Op::Expire(_) | Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
         }
     }
 
@@ -364,6 +368,7 @@ impl Op {
             }
             Op::Run(run) => run.size(),
             Op::Once(once) => 64 + once.id.len() + once.op.size(),
+            Op::Expire(keys) => keys.iter().map(|key| 16 + key.len()).sum(),
             Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => 0,
         }
     }

@@ -429,18 +429,18 @@ impl AnswerPacker {
 
 impl Wire for Run {
     fn encode(&self, out: &mut Vec<u8>) {
-        put_varint(out, u64::from(self.steps) << 1 | u64::from(self.bounded));
+        let flags = u64::from(self.full) << 1 | u64::from(self.bounded);
+        put_varint(out, u64::from(self.steps) << 2 | flags);
         put_bytes(out, &self.packed);
     }
 
     fn decode(from: &mut Reader) -> Result<Run, Malformed> {
         let (head, packed): (u32, Bytes) = (from.number()?, from.bytes()?);
-        let (steps, bounded) = (head >> 1, head & 1 == 1);
+        let (steps, full, bounded) = (head >> 2, head & 2 != 0, head & 1 != 0);
         if steps > STEPS_MAX || packed.len() > BYTES_MAX {
             return Err(Malformed("a run is too long"));
         }
-        let mut run =
-            Run { packed: packed.clone(), steps, writes: false, grows: false, bounded, full: false };
+        let mut run = Run { packed: packed.clone(), steps, writes: false, grows: false, bounded, full };
         let mut left = Steps { whole: &packed, rest: &packed };
         for _ in 0..steps {
             let Step { deed, .. } = left.read()?;

@@ -3,7 +3,7 @@
 use crate::controlet::rules::Rules;
 use crate::controlet::{AnyControlet, Input, Mode, Outbox, Status, View};
 use crate::coordinator::ReplicaReport;
-use crate::forward::{Answers, ForwardSettings, Forwarded, Forwards, Inbound};
+use crate::forward::{Answer, Answers, ForwardSettings, Forwarded, Forwards, Inbound};
 use crate::ids::{Incarnation, WorkerId};
 use crate::node::NodeSettings;
 use crate::operation::{From, Request};
@@ -122,6 +122,22 @@ impl Seat {
             deadline_us: now.steady_us.saturating_add(forwarded.left_us),
         };
         inbound.accept(incarnation, forwards).into_iter().map(request).collect()
+    }
+
+    /// A request of another worker has its answer. Who does not order has nothing to keep for who asks again.
+    pub fn answer(
+        &mut self,
+        worker: WorkerId,
+        incarnation: Incarnation,
+        answer: Answer,
+        settings: ForwardSettings,
+    ) {
+        if !self.is_head() {
+            let inbound = self.inbound.entry(worker).or_insert_with(|| Inbound::new(settings));
+            inbound.pass(incarnation, answer);
+        } else if let Some(inbound) = self.inbound.get_mut(&worker) {
+            inbound.answer(incarnation, answer.sequence, answer.outcome, answer.position);
+        }
     }
 
     /// Answers for those who asked.

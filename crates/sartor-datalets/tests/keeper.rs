@@ -5,7 +5,7 @@ use bytes::Bytes;
 use sartor_core::datalet::{Cursor, Datalet, Page};
 use sartor_core::entry::Entry;
 use sartor_core::ids::{Epoch, Position, ShardId};
-use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
+use sartor_core::keeper::{Deletes, Done, Keeper, KeeperLimits, Start, Task};
 use sartor_core::operation::{
     Action, Batch, Consistency, ExpireIf, Expiry, From, Op, Outcome, Presence, Request, SessionId, Set,
     TimeUnit, Version,
@@ -318,8 +318,9 @@ fn a_survey_ends_where_everything_is_removed_or_comes_by_a_fill() {
     ask(&mut keeper, at(0), Op::Clear);
     assert_eq!(keeper.run(at(0), Task::Survey(10, 1 << 20)), Done::Surveyed(false));
     assert!(matches!(keeper.surveyed().unwrap().found, Found::Failed(_)));
-    let place = Position { epoch: Epoch(2), sequence: 7 };
-    keeper.run(at(0), Task::Fill(Epoch(2), Some(place), Vec::new()));
+    let at_place = Position { epoch: Epoch(2), sequence: 7 };
+    let start = Box::new(Start { at: at_place, deletes: Deletes::since(at_place) });
+    keeper.run(at(0), Task::Fill(Epoch(2), Some(start), Vec::new()));
     assert_eq!(keeper.surveyed(), None);
     assert_eq!(keeper.run(at(0), Task::Survey(10, 1 << 20)), Done::Surveyed(false));
 }

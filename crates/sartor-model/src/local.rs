@@ -9,7 +9,7 @@ use sartor_core::controlet::part::message::Message;
 use sartor_core::datalet::Cursor;
 use sartor_core::forward::ForwardSettings;
 use sartor_core::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
-use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
+use sartor_core::keeper::{Deletes, Done, Keeper, KeeperLimits, Start, Task};
 use sartor_core::node::{Actions, Event, Node, NodeSettings};
 use sartor_core::record::Record;
 use sartor_core::time::{Micros, Now, millis};
@@ -189,7 +189,8 @@ fn new_keeper() -> Keeper {
 
 fn open(store: Store) -> Keeper {
     let mut keeper = new_keeper();
-    keeper.run(at(0), Task::Fill(Epoch(0), Some(store.position), store.records));
+    let start = Start { at: store.position, deletes: Deletes::since(store.position) };
+    keeper.run(at(0), Task::Fill(Epoch(0), Some(Box::new(start)), store.records));
     keeper
 }
 

@@ -15,13 +15,15 @@ use crate::client::{Asked, PROBES, TIMEOUT_US};
 use crate::plan::FaultKind;
 use crate::world::{Record, World};
 use bytes::{Bytes, BytesMut};
-use sartor_core::controlet::Promise;
+use sartor_core::controlet::rules::Answers;
+use sartor_core::controlet::{Promise, mode};
 use sartor_core::entry::Write;
 use sartor_core::ids::{Epoch, Position, ShardId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
 use sartor_core::operation::{
     Action, Batch, Consistency, Context, FailureKind, Old, Op, Outcome, Version, evaluate,
 };
+use sartor_core::routing::map::Member;
 use sartor_core::survey::Found;
 use sartor_core::time::{Micros, Now, millis};
 use std::collections::BTreeMap;
@@ -40,6 +42,7 @@ pub fn check(world: &mut World) -> Result<(), String> {
     at_most_once(world, &lines)?;
     crate::once::check(world, &lines)?;
     truthful(world, &lines)?;
+    durable(world, &lines)?;
     probed(world)?;
     surveyed(world, &lines)?;
     let mut wanted = BTreeMap::new();
@@ -205,6 +208,31 @@ fn at_most_once(world: &World, lines: &Lines) -> Result<(), String> {
     Ok(())
 }
 
+/// Where a write is told once two members have it, it is not lost with one of them.
+fn durable(world: &World, lines: &Lines) -> Result<(), String> {
+    let rules = mode(world.config.modes, world.config.mode).map(|mode| mode.rules);
+    if world.config.switches || rules.is_none_or(|rules| rules.answers != Answers::AtTwo) {
+        return Ok(());
+    }
+    for asked in world.clients.iter().flat_map(|client| &client.asked).filter(|asked| asked.op.is_write()) {
+        let Some((outcome, place)) = &asked.answer else { continue };
+        let tells = !matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind));
+        // Where all copies were lost, it began anew.
+        let anew = lines.roots.get(&asked.shard).is_none_or(|root| place.epoch < *root);
+        if tells && !anew && !lines.keeps(asked.shard, *place) {
+            let mut views = world.members.range((asked.shard, place.epoch)..);
+            let Some((_, then)) = views.next() else { continue };
+            let views: Vec<&Vec<Member>> =
+                views.take_while(|((shard, _), _)| *shard == asked.shard).map(|(_, view)| view).collect();
+            let went = |member: &&Member| views.iter().any(|view| !view.contains(member));
+            if then.len() > 1 && then.iter().filter(went).count() < 2 {
+                return Err(format!("was lost with one member of {then:?}: {asked:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Replays each epoch's history and asks at every place whether the answers given for it were true.
 fn truthful(world: &World, lines: &Lines) -> Result<(), String> {
     let mut claims: BTreeMap<(ShardId, Epoch), BTreeMap<u64, Vec<&Asked>>> = BTreeMap::new();
@@ -235,7 +263,7 @@ fn truthful(world: &World, lines: &Lines) -> Result<(), String> {
             }
             let own = before.zip(own.copied());
             for asked in asked {
-                verify(asked, own.as_ref(), &model, history, sequence)?;
+                verify(asked, own.as_ref(), &model, (history, sequence), lines)?;
             }
         }
     }
@@ -246,8 +274,8 @@ fn verify(
     asked: &Asked,
     own: Option<&(Model, &Record)>,
     model: &Model,
-    history: &[&Record],
-    sequence: u64,
+    (history, sequence): (&[&Record], u64),
+    lines: &Lines,
 ) -> Result<(), String> {
     let Some((outcome, position)) = &asked.answer else { return Ok(()) };
     let ordered_here = own.filter(|(_, record)| record.op.as_ref() == Some(&asked.op) && asked.op.is_write());
@@ -259,6 +287,11 @@ fn verify(
     }
     if ordered_here.is_none() || !is_unique(&asked.op) {
         explanations.push((model.clone(), None, sequence));
+    }
+    if !asked.op.is_write() {
+        let place = Position { sequence, ..*position };
+        let states = without_the_dead(model, lines, (asked.shard, place));
+        explanations.extend(states.into_iter().map(|state| (state, None, sequence)));
     }
     let mut wrong = Ok(());
     for (state, unix_ms, until) in explanations {
@@ -278,6 +311,31 @@ fn verify(
         }
     }
     wrong.map_err(|error| format!("at {position} of shard {} {error}: {asked:?}", asked.shard.0))
+}
+
+/// What a read may have found that judged records by a clock: those are left out that were past their deadline for whatever
+/// touched them next.
+fn without_the_dead(model: &Model, lines: &Lines, (shard, place): (ShardId, Position)) -> Vec<Model> {
+    let mortal = model.iter().filter_map(|(key, held)| Some((key, held.deadline_ms?)));
+    let mortal: Vec<(&Bytes, u64)> = mortal.collect();
+    if mortal.is_empty() {
+        return Vec::new();
+    }
+    let judged = |key: &Bytes, deadline_ms: u64| {
+        let touches = |write: Write<'_>| write == Write::Clear || write.key() == Some(key);
+        lines.after(shard, place).any(|line| {
+            let next = line.iter().find(|record| record.entry.writes.iter().any(touches));
+            next.is_some_and(|record| record.unix_ms >= deadline_ms)
+        })
+    };
+    let dead: Vec<_> = mortal.into_iter().filter(|(key, deadline_ms)| judged(key, *deadline_ms)).collect();
+    let without = |now_ms: u64| {
+        let mut state = model.clone();
+        let gone = dead.iter().filter(|(_, deadline_ms)| *deadline_ms <= now_ms);
+        gone.for_each(|(key, _)| drop(state.remove(*key)));
+        state
+    };
+    dead.iter().map(|(_, deadline_ms)| without(*deadline_ms)).collect()
 }
 
 /// Whether an answer is what was expected. That a key was absent may be known of a later place than the answer
@@ -305,6 +363,7 @@ fn expected(asked: &Asked, state: &mut Model, unix_ms: Option<u64>) -> Option<Ou
     let op = if let Op::Once(once) = &asked.op { &once.op } else { &asked.op };
     match op {
         Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } | Op::Survey | Op::Once(_) => None,
+        Op::Expire(_) => None,
         Op::Batch(_) if *outcome == Outcome::Aborted => None,
         Op::Key(key, action) => Some(answer(state, key, action, unix_ms, *position)),
         Op::Run(run) => {
@@ -471,6 +530,16 @@ impl<'a> Lines<'a> {
             last.insert(shard.id, line);
         }
         Lines { all, last, roots }
+    }
+
+    /// What came after a place, as each epoch that went on from it left it.
+    fn after(&self, shard: ShardId, place: Position) -> impl Iterator<Item = &[&'a Record]> {
+        let lines = self.all.iter().filter(move |((of, _), _)| *of == shard).map(|(_, line)| line);
+        lines.filter_map(move |line| {
+            let before = (place.sequence as usize).checked_sub(1).and_then(|index| line.get(index));
+            let holds = before.is_some_and(|record| record.entry.position == place);
+            (holds || place.sequence == 0).then(|| &line[place.sequence as usize..])
+        })
     }
 
     /// Whether a place is in the history that is true in the end.

@@ -8,6 +8,8 @@
 //! mode it has. Those that are here are rules over one controlet, [`replicated`]; another one may be something else
 //! altogether.
 
+pub mod aa_ec;
+pub mod aa_sc;
 pub mod ms_ec;
 pub mod ms_sc;
 pub mod part;
@@ -92,6 +94,8 @@ pub struct Effects {
     /// Answers to reads by a replica that is not the head. They are held back where an earlier read
     /// of the same connection turned out to be the head's, which knows a newer state.
     pub reads: Vec<(Request, Outcome, Position)>,
+    /// The same where another replica tells who asked: kept here for when he asks again.
+    pub kept: Vec<(From, Outcome, Position)>,
     /// Requests of clients here that turned out to be the head's to answer.
     pub forwards: Vec<Request>,
 }
@@ -216,6 +220,8 @@ pub struct Settings {
     pub survey_every_us: Micros,
     /// See `survey_every_us`.
     pub survey_records_max: usize,
+    /// The largest value that an operation makes whose place is given here.
+    pub value_bytes_max: usize,
     /// The largest answer that is kept for who asks again.
     pub answer_bytes_max: usize,
     /// Bytes of all answers kept.
@@ -245,6 +251,7 @@ impl Default for Settings {
             page_bytes_max: 256 << 10,
             survey_every_us: millis(4),
             survey_records_max: 256,
+            value_bytes_max: 16 << 20,
             answer_bytes_max: 1 << 20,
             answers_bytes_max: 16 << 20,
             once_ms: 600_000,
@@ -302,7 +309,7 @@ pub enum Promise {
 }
 
 /// All modes, in the order users should consider them.
-pub const MODES: &[Mode] = &[ms_sc::MODE, ms_ec::MODE];
+pub const MODES: &[Mode] = &[ms_sc::MODE, ms_ec::MODE, aa_sc::MODE, aa_ec::MODE];
 
 /// A mode by name.
 pub fn mode<'a>(modes: &'a [Mode], name: &str) -> Option<&'a Mode> {

@@ -16,7 +16,7 @@
 //! advanced secondary becomes primary; if another one turns out to know more, it tells the new primary before
 //! that one orders anything. So there is one history, and every replica holds a beginning of it.
 
-use super::rules::{Answers, Rules, Topology};
+use super::rules::{Answers, Carries, Rules, Topology};
 use super::{Mode, Promise, Succession, replicated};
 
 /// The entry of the registry.
@@ -28,6 +28,6 @@ pub const MODE: Mode = Mode {
     serves: |alive| alive.iter().all(|alive| *alive),
     tolerates: |alive| alive.iter().filter(|alive| **alive).count().saturating_sub(1),
     succession: Succession::MostAdvanced,
-    rules: Rules { topology: Topology::Star, answers: Answers::Here },
+    rules: Rules { topology: Topology::Star, answers: Answers::Here, carries: Carries::Entries },
     build: replicated::build,
 };

@@ -14,7 +14,7 @@
 //! newest committed state at that moment. An answer leaves only while all other members have promised not to
 //! be in another view (`part/lease.rs`), judged by a clock that was read after the store was.
 
-use super::rules::{Answers, Rules, Topology};
+use super::rules::{Answers, Carries, Rules, Topology};
 use super::{Mode, Promise, Succession, replicated};
 
 /// The entry of the registry.
@@ -30,6 +30,6 @@ pub const MODE: Mode = Mode {
     serves: |alive| alive.iter().all(|alive| *alive),
     tolerates: |alive| alive.iter().filter(|alive| **alive).count().saturating_sub(1),
     succession: Succession::Next,
-    rules: Rules { topology: Topology::Chain, answers: Answers::AtAll },
+    rules: Rules { topology: Topology::Chain, answers: Answers::AtAll, carries: Carries::Entries },
     build: replicated::build,
 };

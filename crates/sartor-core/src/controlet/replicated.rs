@@ -1,20 +1,22 @@
 //! The controlet of all built-in modes: a replica of a shard in which one orders.
 //!
 //! ```text
-//!  ms+sc   head ──▶ middle ──▶ tail     answers wait for the tail       every replica reads
-//!  ms+ec   primary ──▶ secondaries      answers leave at once           every replica reads
+//!  ms+sc   head ──▶ middle ──▶ tail     answers wait for the tail
+//!  ms+ec   primary ──▶ secondaries      answers leave at once
+//!  aa+sc   first ──▶ others             operations; who was asked answers, once all have it
+//!  aa+ec   sequencer ──▶ others         operations; who was asked answers, once two have it
 //! ```
+//!
+//! In all of them every replica answers reads.
 //!
 //! A view says which mode's rules it has (`rules.rs`). Where another mode follows, it is a view like any other: nobody serves in
 //! it before all members promise to be in it, and have all that any of them had; what they held back, they take then.
 //! (TPDS 5: there old and new controlets run side by side; here one goes on.)
 
-use super::part::marks::Marks;
 use super::part::message::Message;
 use super::part::orders::Orders;
 use super::{AnyControlet, Controlet, Effects, Input, Outbox, Settings, Status, View, erase};
-use crate::entry::Entry;
-use crate::ids::{NodeId, Position};
+use crate::ids::Position;
 use crate::keeper::{Done, Task};
 use crate::mutants::{Fault, planted};
 use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request};
@@ -26,8 +28,6 @@ use alloc::vec::Vec;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Replicated {
     orders: Orders,
-    /// Which keys have writes in flight, where answers wait for them.
-    marks: Marks,
     waiters: Vec<Waiter>,
     /// Answers to reads that need not see the newest state, until the end of the turn.
     lax: Vec<(Request, Outcome, Position)>,
@@ -43,9 +43,8 @@ struct Waiter {
 
 /// A replica with an empty store.
 pub fn build(now: Now, view: View, settings: Settings) -> Box<dyn AnyControlet> {
-    let marks = Marks::new(settings.mark_buckets);
     let orders = Orders::new(now, view, settings);
-    erase(Replicated { orders, marks, waiters: Vec::new(), lax: Vec::new() })
+    erase(Replicated { orders, waiters: Vec::new(), lax: Vec::new() })
 }
 
 impl Replicated {
@@ -56,10 +55,6 @@ impl Replicated {
     fn on_view(&mut self, now: Now, view: View, out: &mut Effects) {
         let was_strong = self.is_strong();
         self.orders.on_view(now, view, out);
-        if self.is_strong() && !was_strong && !planted(Fault::MarksNotSwitched) {
-            // Nobody noted what is on its way.
-            self.marks.note_all(self.orders.replica.submitted.sequence);
-        }
         if self.is_strong() != was_strong || !self.orders.replica.view.is_member() {
             out.forwards.extend(self.lax.drain(..).map(|(request, ..)| request));
         }
@@ -75,9 +70,7 @@ impl Replicated {
         let reads = !request.op.is_write() && !is_wait;
         // Writes of the same connection may be held here: only who does not want to see them goes past them. What another
         // worker passed on, it could not answer itself: who orders must judge.
-        let is_lax = request.consistency == Consistency::Eventual
-            && reads
-            && matches!(request.from, From::Session { .. });
+        let is_lax = request.consistency == Consistency::Eventual && reads && is_of_session(&request);
         if request.consistency == Consistency::Strong && !self.is_strong() && reads {
             out.replies.push((request.from, weaker(), Position::ZERO));
         } else if !self.orders.is_head() || is_lax {
@@ -90,33 +83,17 @@ impl Replicated {
     }
 
     fn on_stored(&mut self, now: Now, done: Done, out: &mut Effects) {
-        let (is_strong, marks) = (self.is_strong(), &mut self.marks);
-        let note = |entry: &Entry| {
-            if is_strong {
-                marks.note(entry.position.sequence, &entry.writes);
-            }
-        };
-        match self.orders.on_stored(now, done, out, note) {
+        match self.orders.on_stored(now, done, out) {
             Some(Done::Evaluated(request, outcome, entry)) => {
-                let needs = if is_strong { self.needs(&request, entry.as_ref()) } else { 0 };
+                let needs = match &entry {
+                    Some(entry) => entry.position.sequence,
+                    None => self.orders.replica.seen_by(&request.op),
+                };
                 self.orders.on_decided(now, request, outcome, entry, needs);
             }
             Some(Done::Read(request, Some(outcome))) => self.on_read(now, request, outcome, out),
             _ => {}
         }
-    }
-
-    /// Up to which entry all members must be before the answer to a request that was decided may leave.
-    fn needs(&mut self, request: &Request, entry: Option<&Entry>) -> u64 {
-        // What wrote nothing tells of all that it has read.
-        let Some(entry) = entry else {
-            return self.marks.seen_by(&request.op, self.orders.replica.settled().sequence);
-        };
-        // Where nobody else is to have it, it is in flight no longer than this call.
-        if !self.orders.replica.is_end() {
-            self.marks.note(entry.position.sequence, &entry.writes);
-        }
-        entry.position.sequence
     }
 
     fn on_read(&mut self, now: Now, request: Request, outcome: Outcome, out: &mut Effects) {
@@ -135,8 +112,7 @@ impl Replicated {
             Consistency::Mode if !self.is_strong() => self.lax.push((request, outcome, replica.applied)),
             _ if planted(Fault::ReadUncommitted) => out.reads.push((request, outcome, replica.applied)),
             Consistency::Mode | Consistency::Strong => {
-                let (needs, at) =
-                    (self.marks.seen_by(&request.op, replica.settled().sequence), replica.applied);
+                let (needs, at) = (self.orders.replica.seen_by(&request.op), replica.applied);
                 self.orders.answer(now, request, outcome, at, needs);
             }
         }
@@ -182,22 +158,11 @@ impl Replicated {
             out.forwards.extend(self.lax.drain(..).map(|(request, ..)| request));
         }
     }
+}
 
-    fn on_peer(&mut self, now: Now, from: NodeId, message: Message, out: &mut Effects) {
-        if matches!(&message, Message::Page(page) if page.number == 1) {
-            // The history begins anew here, perhaps another one. What comes before this replica is a member
-            // is at all members already.
-            self.marks = Marks::new(self.orders.replica.settings.mark_buckets);
-        }
-        let notes = self.is_strong() && !planted(Fault::MarksForgotten);
-        let marks = &mut self.marks;
-        let note = |entry: &Entry| {
-            if notes {
-                marks.note(entry.position.sequence, &entry.writes);
-            }
-        };
-        self.orders.on_peer(now, from, message, out, note);
-    }
+/// Whether a client of this worker asked.
+fn is_of_session(request: &Request) -> bool {
+    matches!(request.from, From::Session { .. })
 }
 
 /// What is answered where the mode does not know the newest state.
@@ -227,7 +192,7 @@ impl Controlet for Replicated {
         match input {
             Input::Request(request) => self.on_request(now, request, &mut out.effects),
             Input::Stored(done) => self.on_stored(now, done, &mut out.effects),
-            Input::Peer(from, message) => self.on_peer(now, from, message, &mut out.effects),
+            Input::Peer(from, message) => self.orders.on_peer(now, from, message, &mut out.effects),
             Input::Left(member) => self.orders.replica.on_left(now, member),
             Input::View(view) => self.on_view(now, view, &mut out.effects),
             Input::Full(full) => self.orders.replica.set_full(full),

@@ -9,6 +9,8 @@ pub struct Rules {
     pub topology: Topology,
     /// When an answer may leave.
     pub answers: Answers,
+    /// What they pass on.
+    pub carries: Carries,
 }
 
 /// Who passes entries on to whom.
@@ -25,8 +27,19 @@ pub enum Topology {
 pub enum Answers {
     /// Once all members have all that it tells of: then nobody can know less.
     AtAll,
+    /// Once two members have what it wrote: it outlives each of them.
+    AtTwo,
     /// At once.
     Here,
+}
+
+/// What replicas pass on to one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Carries {
+    /// What came of operations, which the first one decides and answers.
+    Entries,
+    /// Operations with their places, which each does for itself; who has the client answers it.
+    Operations,
 }
 
 impl Rules {

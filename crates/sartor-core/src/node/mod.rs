@@ -259,6 +259,9 @@ impl Node {
         for (from, outcome, position) in outbox.effects.replies.drain(..) {
             self.reply(now, (from, Way::Near), shard, outcome, position, out);
         }
+        for (from, outcome, position) in outbox.effects.kept.drain(..) {
+            self.keep(shard, from, outcome, position);
+        }
         for (request, outcome, position) in outbox.effects.reads.drain(..) {
             if self.must_turn(&request, position) {
                 self.turn_away(now, request, out);

@@ -3,7 +3,7 @@
 use super::letters::Content;
 use super::{Actions, Node, Reply};
 use crate::controlet::Input;
-use crate::forward::{GivenUp, Line};
+use crate::forward::{Answer, GivenUp, Line};
 use crate::ids::{Position, ShardId};
 use crate::mutants::{Fault, planted};
 use crate::operation::{Consistency, Failure, FailureKind, From, Outcome, Request, SessionId};
@@ -100,17 +100,29 @@ impl Node {
                     out.replies.push(Reply { session, tag, shard, outcome, position });
                 }
             }
-            From::Worker { worker, sequence, .. }
-                if worker == self.me && self.line(shard).is_near(sequence) =>
+            From::Worker { worker, incarnation, sequence, .. }
+                if worker == self.me
+                    && incarnation == self.incarnation
+                    && (self.line(shard).is_near(sequence)
+                        || !self.seat(shard).is_some_and(Seat::is_head)) =>
             {
                 self.settle(now, shard, sequence, outcome, position, out);
             }
             From::Worker { worker, incarnation, sequence, .. } => {
+                let settings = self.settings.forward;
                 let Some(Some(seat)) = self.seats.get_mut(usize::from(shard.0)) else { return };
-                if let Some(inbound) = seat.inbound.get_mut(&worker) {
-                    inbound.answer(incarnation, sequence, outcome, position);
-                }
+                seat.answer(worker, incarnation, Answer { sequence, outcome, position }, settings);
             }
+            From::Nobody => {}
+        }
+    }
+
+    /// Another replica answers who asked; he may ask again here.
+    pub(super) fn keep(&mut self, shard: ShardId, from: From, outcome: Outcome, position: Position) {
+        let From::Worker { worker, incarnation, sequence, .. } = from else { return };
+        let Some(Some(seat)) = self.seats.get_mut(usize::from(shard.0)) else { return };
+        if let Some(inbound) = seat.inbound.get_mut(&worker) {
+            inbound.keep(incarnation, sequence, outcome, position);
         }
     }
 

@@ -83,6 +83,10 @@ impl Wire for Op {
                 out.push(8);
                 run.encode(out);
             }
+            Op::Expire(keys) => {
+                out.push(9);
+                put_list(out, keys, |out, key| put_bytes(out, key));
+            }
         }
     }
 
@@ -94,6 +98,7 @@ impl Wire for Op {
                 Ok(Op::Once(Box::new(Once { id, fingerprint, op: decode_unnamed(from, tag)? })))
             }
             8 => Ok(Op::Run(Run::decode(from)?)),
+            9 => Ok(Op::Expire(from.list(Reader::bytes)?)),
             tag => decode_unnamed(from, tag),
         }
     }

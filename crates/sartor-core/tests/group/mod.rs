@@ -149,6 +149,7 @@ impl Group {
                 let tag = match from {
                     From::Session { tag, .. } => u64::from(tag),
                     From::Worker { sequence, .. } => sequence,
+                    From::Nobody => continue,
                 };
                 self.answers.push((node, tag, outcome));
             }

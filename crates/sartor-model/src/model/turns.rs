@@ -5,11 +5,11 @@ use crate::intern::{Alone, Id};
 use crate::local::{Frame, SHARD, at};
 use bytes::Bytes;
 use sartor_core::controlet::part::message::Message;
-use sartor_core::controlet::part::stream::Ordered;
-use sartor_core::ids::{Epoch, Position};
+use sartor_core::controlet::part::stream::Item;
+use sartor_core::ids::{Epoch, Position, ShardId};
 use sartor_core::node::Event;
 use sartor_core::operation::{Action, Consistency, From, Op, Request, SessionId};
-use sartor_core::wire::codec::{Reader, Wire};
+use sartor_core::wire::codec::Reader;
 use sartor_core::wire::frame::{Header, Kind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -120,8 +120,8 @@ impl Chain {
 
 fn last_of(entries: Bytes) -> Option<u64> {
     let (mut reader, mut last) = (Reader::new(entries), None);
-    while let Ok(ordered) = Ordered::decode(&mut reader) {
-        last = Some(ordered.entry.position.sequence);
+    while let Ok(item) = Item::decode(&mut reader, ShardId(0)) {
+        last = Some(item.position().sequence);
     }
     last
 }

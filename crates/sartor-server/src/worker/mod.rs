@@ -419,6 +419,7 @@ fn node_settings(shared: &Shared, timing: &Timing) -> NodeSettings {
     settings.controlet.lease = timing.lease;
     settings.controlet.patience_us = millis(shared.settings.get(Name::FailoverWaitMs));
     settings.forward.patience_us = settings.controlet.patience_us;
+    settings.controlet.value_bytes_max = shared.settings.size(Name::ValueBytesMax);
     settings.controlet.once_ms = shared.settings.get(Name::OnceMs);
     settings.controlet.once_bytes_max = shared.settings.size(Name::OnceBytesMax);
     settings

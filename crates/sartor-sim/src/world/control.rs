@@ -46,6 +46,9 @@ impl World {
 
     /// A shard may begin anew only when nobody has its data any more; and no epoch is used twice.
     fn judge_restarts(&mut self, map: &ClusterMap) {
+        for shard in &map.shards {
+            self.members.insert((shard.id, shard.epoch), shard.members.clone());
+        }
         let Some(old) = &self.disk else { return };
         if map.epoch <= old.epoch {
             self.error = Some(format!("epoch {} follows {}", map.epoch.0, old.epoch.0));

@@ -138,13 +138,26 @@ impl World {
 
     /// Remembers what was ordered, and that nobody else orders at the same place.
     fn record(&mut self, shard: ShardId, done: &Done, unix_ms: u64, before: Position) {
-        let (entry, op) = match done {
-            Done::Evaluated(request, _, Some(entry)) => (entry, Some(request.op.clone())),
-            Done::Expired(Some(entry), _) => (entry, None),
+        let (entry, op, unix_ms) = match done {
+            Done::Evaluated(request, _, Some(entry)) => (entry, Some(request.op.clone()), unix_ms),
+            Done::Expired(Some(entry), _) => (entry, None, unix_ms),
+            Done::Replayed(replay, _, entry) => (entry, Some(replay.request.op.clone()), replay.unix_ms),
             _ => return,
         };
         let segment = || Segment { parent: before, records: Vec::new() };
         let segment = self.history.entry((shard, entry.position.epoch)).or_insert_with(segment);
+        if matches!(done, Done::Replayed(..)) {
+            // All do it; it comes to the same everywhere.
+            let skipped = entry.position.sequence.checked_sub(segment.parent.sequence + 1);
+            let known = skipped.and_then(|place| segment.records.get(place as usize));
+            if let Some(known) = known {
+                if known.entry != *entry || known.op != op || known.unix_ms != unix_ms {
+                    let record = Record { entry: entry.clone(), op, unix_ms };
+                    self.error = Some(format!("shard {}: {record:?} is {known:?} elsewhere", shard.0));
+                }
+                return;
+            }
+        }
         let last = segment.records.last().map_or(segment.parent, |record| record.entry.position);
         if before != last || entry.position.sequence != last.sequence + 1 {
             let place = entry.position;

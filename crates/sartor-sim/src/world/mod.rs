@@ -63,6 +63,8 @@ pub struct World {
     again: Again,
     /// What the ordering replica of each shard did, by the epoch of its entries.
     pub history: BTreeMap<(ShardId, Epoch), Segment>,
+    /// The members of each shard in each of its epochs.
+    pub members: BTreeMap<(ShardId, Epoch), Vec<Member>>,
     /// When a shard's members changed.
     pub views: Vec<(ShardId, Micros)>,
     trace: u64,
@@ -187,6 +189,7 @@ impl World {
             open: Vec::new(),
             again: Again::default(),
             history: BTreeMap::new(),
+            members: BTreeMap::new(),
             views: Vec::new(),
             trace: seed,
             faults: 0,

@@ -4,7 +4,7 @@
 //!  source: … entry 7, page 1 (read at 7), entry 8, entry 9, page 2 (read at 9), entry 10 …  ──▶ joiner
 //! ```
 //!
-//! The joiner is cleared, then gets one stream: the entries, and between them pages of a walk, each where the
+//! The joiner cannot do operations while it lacks records, so it gets what came of them. It is cleared, then gets one stream: the entries, and between them pages of a walk, each where the
 //! source's store stood when it was read. A page is never older than the entries before it, and the entries
 //! behind it come after it; so writes, deletes and pages cannot undo each other, and no deleted key needs to
 //! be remembered. (TPDS 4.2, "recovery mode"; Machi's chain repair shows what goes wrong without the order.)
@@ -13,7 +13,7 @@ use super::answers::Answers;
 use super::follower::{Follower, resend_after};
 use super::message::{Ack, Message, Page};
 use super::once::{Left, Names};
-use super::stream::Stream;
+use super::stream::{Ordered, Stream};
 use crate::controlet::{FillStatus, Settings};
 use crate::datalet::Cursor;
 use crate::ids::{Epoch, NodeId, Position};
@@ -22,6 +22,7 @@ use crate::mutants::{Fault, planted};
 use crate::routing::map::Joining;
 use crate::time::{Micros, Now, millis};
 use alloc::vec::Vec;
+use bytes::Bytes;
 
 /// Behind by fewer bytes of entries than this, a filled replica may become a member.
 const NEAR_BYTES: usize = 64 << 10;
@@ -36,6 +37,8 @@ pub struct Source {
     pub joining: Joining,
     /// How far it is with the entries.
     pub follower: Follower,
+    /// The entries that it lacks.
+    stream: Stream,
     cursor: Cursor,
     /// What clients named and the joiner was not told of.
     left: Left,
@@ -74,6 +77,7 @@ impl Source {
         Source {
             joining,
             follower: Follower::new(now, joining.member.node, applied.sequence),
+            stream: Stream::starting_at(applied.sequence + 1),
             cursor: Cursor::Start,
             left: Left::All,
             walking: false,
@@ -82,6 +86,22 @@ impl Source {
             done: 0,
             total: 0,
             rest_until: 0,
+        }
+    }
+
+    /// The store has an entry.
+    pub fn on_ordered(&mut self, now: Now, ordered: &Ordered) {
+        if !self.follower.cut {
+            self.stream.push(ordered);
+            self.follower.on_ordered(now, ordered.entry.position.sequence);
+        }
+    }
+
+    /// The same, as it came.
+    pub fn on_applied(&mut self, now: Now, sequence: u64, encoded: Bytes) {
+        if !self.follower.cut {
+            self.stream.push_encoded(sequence, encoded);
+            self.follower.on_ordered(now, sequence);
         }
     }
 
@@ -104,20 +124,23 @@ impl Source {
         let names = if planted(Fault::NamesNotFilled) { Names::default() } else { names };
         let records = walked.records.len() as u64;
         let (fill, number, at) = (self.joining.since, self.pages, walked.at);
-        let message = Message::Page(Page { fill, number, at, records: walked.records, answers, names });
+        let (records_of, deletes) = (walked.records, walked.deletes);
+        let message = Message::Page(Page { fill, number, at, records: records_of, answers, names, deletes });
         self.page = Some(Outgoing { since: now.steady_us, at, records, message, sent_at: None, again: 0 });
         if self.pages == 1 {
             self.follower = Follower::new(now, self.follower.node, at.sequence);
+            self.stream.trim(at.sequence);
         }
     }
 
     /// The joiner tells how far it is.
-    pub fn on_ack(&mut self, now: Now, ack: &Ack, stream: &Stream) {
+    pub fn on_ack(&mut self, now: Now, ack: &Ack) {
         if ack.fill.0 != self.joining.since {
             return;
         }
         if ack.fill.1 > 0 {
-            self.follower.on_ack(now, ack.applied.sequence, stream);
+            self.follower.on_ack(now, ack.applied.sequence, &self.stream);
+            self.stream.trim(self.follower.acked);
         }
         if ack.fill.1 == self.pages
             && let Some(page) = self.page.take()
@@ -129,15 +152,20 @@ impl Source {
         }
     }
 
+    /// Bytes of entries that are kept for the joiner.
+    pub fn bytes(&self) -> usize {
+        self.stream.bytes()
+    }
+
     fn is_walked(&self) -> bool {
         self.cursor == Cursor::End && self.left == Left::None
     }
 
-    /// Asks the store for the next page, and sends what can be sent.
+    /// Asks the store for the next page, and sends what can be sent; `members` is the stream among them.
     pub fn on_wake(
         &mut self,
         now: Now,
-        stream: &Stream,
+        members: &Stream,
         (stable, applied): (Position, Position),
         settings: &Settings,
         tasks: &mut Vec<Task>,
@@ -160,6 +188,7 @@ impl Source {
             return;
         }
         let to = self.page.as_ref().map_or(applied.sequence, |page| page.at.sequence);
+        let stream = if planted(Fault::FillByOperations) { members } else { &self.stream };
         self.follower.send(now, stream, (self.joining.since, stable, to), settings, sends);
         if let Some(page) = &mut self.page
             && page.sent_at.is_none()
@@ -189,9 +218,9 @@ impl Source {
 
     /// How far it is. Nobody is ready before the source's view has served: until then, a member of an older
     /// view may still serve, and only those that promised it something know.
-    pub fn status(&self, stream: &Stream, applied: Position, proven: bool) -> FillStatus {
+    pub fn status(&self, applied: Position, proven: bool) -> FillStatus {
         let walked = self.is_walked() && !self.walking && self.page.is_none() && self.pages > 0;
-        let near = stream.bytes_between(self.follower.acked, applied.sequence) < NEAR_BYTES;
+        let near = self.stream.bytes_between(self.follower.acked, applied.sequence) < NEAR_BYTES;
         FillStatus {
             since: self.joining.since,
             done: self.done,

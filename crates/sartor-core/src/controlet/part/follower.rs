@@ -8,6 +8,7 @@ use crate::mutants::{Fault, planted};
 use crate::time::{Micros, Now, millis};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use bytes::Bytes;
 
 /// Who gets the stream.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +19,8 @@ pub struct Follower {
     pub sent: u64,
     /// The last entry it has.
     pub acked: u64,
+    /// What it was told that all have.
+    told: u64,
     /// What it was taken to have at first: entries before that are not kept.
     pub start: u64,
     /// The entries that it lacks are gone: it must be filled anew.
@@ -89,6 +92,7 @@ impl Follower {
             node,
             sent: acked,
             acked,
+            told: 0,
             start: acked,
             cut: false,
             progress_at: at,
@@ -205,8 +209,17 @@ impl Follower {
             let Some((last, batch)) = stream.batch(self.sent + 1, to, settings.batch_bytes_max) else {
                 return;
             };
-            self.sent = last;
+            (self.sent, self.told) = (last, stable.sequence);
             sends.push((self.node, Message::Entries(Entries { fill, stable, entries: batch.into() })));
+        }
+    }
+
+    /// Tells what all have, if that is news and went with no entries: somebody may wait for it there.
+    pub fn tell(&mut self, stable: Position, sends: &mut Vec<(NodeId, Message)>) {
+        if stable.sequence > self.told && !self.cut {
+            self.told = stable.sequence;
+            let nothing = Entries { fill: Epoch(0), stable, entries: Bytes::new() };
+            sends.push((self.node, Message::Entries(nothing)));
         }
     }
 

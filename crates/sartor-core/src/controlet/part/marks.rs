@@ -30,15 +30,32 @@ impl Marks {
         self.last = sequence;
         for write in writes.iter() {
             match write {
-                Write::Put { key, .. } | Write::Delete { key } => {
-                    let bucket = self.bucket_of(key);
-                    self.buckets[bucket] = sequence;
-                }
+                Write::Put { key, .. } | Write::Delete { key } => self.note_key(sequence, key),
                 Write::Clear if planted(Fault::ClearUnmarked) => {}
                 Write::Clear => self.all = sequence,
                 Write::Survey => {}
             }
         }
+    }
+
+    /// An operation has this place; what it will change is not known yet.
+    pub fn note_op(&mut self, sequence: u64, op: &Op) {
+        self.last = sequence;
+        match op {
+            Op::Key(key, _) => self.note_key(sequence, key),
+            Op::Run(run) => run.steps().for_each(|step| self.note_key(sequence, step.key)),
+            Op::Expire(keys) => keys.iter().for_each(|key| self.note_key(sequence, key)),
+            Op::Batch(batch) => batch.steps.iter().for_each(|step| self.note_op(sequence, step)),
+            Op::Once(once) => self.note_op(sequence, &once.op),
+            Op::Clear if planted(Fault::ClearUnmarked) => {}
+            Op::Clear => self.all = sequence,
+            Op::Len | Op::Survey | Op::Scan(_) | Op::Wait { .. } => {}
+        }
+    }
+
+    fn note_key(&mut self, sequence: u64, key: &[u8]) {
+        let bucket = self.bucket_of(key);
+        self.buckets[bucket] = sequence;
     }
 
     /// Every key may have a write in flight, up to this entry.
@@ -65,7 +82,7 @@ impl Marks {
                 steps.max().unwrap_or(0).max(self.all)
             }
             Op::Once(once) => self.seen(&once.op),
-            Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => self.last,
+            Op::Len | Op::Clear | Op::Survey | Op::Expire(_) | Op::Scan(_) | Op::Wait { .. } => self.last,
         }
     }
 

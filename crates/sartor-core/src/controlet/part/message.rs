@@ -4,6 +4,7 @@ use super::answers::Answers;
 use super::lease::LeaseMessage;
 use super::once::Names;
 use crate::ids::{Epoch, Position};
+use crate::keeper::Deletes;
 use crate::record::{Meta, Record};
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
 use alloc::vec::Vec;
@@ -64,6 +65,8 @@ pub struct Page {
     pub answers: Option<Answers>,
     /// Some of what clients named.
     pub names: Names,
+    /// With the first page: what is remembered of deletes.
+    pub deletes: Option<Deletes>,
 }
 
 impl Wire for Message {
@@ -142,6 +145,7 @@ impl Wire for Page {
         });
         put_option(out, self.answers.as_ref(), |out, answers| answers.encode(out));
         self.names.encode(out);
+        put_option(out, self.deletes.as_ref(), |out, deletes| deletes.encode(out));
     }
 
     fn decode(from: &mut Reader) -> Result<Page, Malformed> {
@@ -157,6 +161,7 @@ impl Wire for Page {
             records: from.list(record)?,
             answers: from.option(Answers::decode)?,
             names: Names::decode(from)?,
+            deletes: from.option(Deletes::decode)?,
         })
     }
 }
@@ -172,7 +177,8 @@ mod tests {
         let meta = Meta { version: at, deadline_ms: Some(5) };
         let record = Record { key: Bytes::from_static(b"k"), value: Bytes::from_static(b""), meta };
         let (records, answers, names) = (vec![record], Some(Answers::default()), Names::default());
-        let page = Page { fill: Epoch(2), number: 1, at, records, answers, names };
+        let deletes = Some(Deletes::default());
+        let page = Page { fill: Epoch(2), number: 1, at, records, answers, names, deletes };
         let messages = [
             Message::Entries(Entries { fill: Epoch(0), stable: at, entries: Bytes::from_static(b"x") }),
             Message::Ack(Ack { applied: at, stable: at, fill: (Epoch(2), 7), full: true }),

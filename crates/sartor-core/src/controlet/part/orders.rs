@@ -8,9 +8,9 @@ use super::waiting::{Answering, Waiting, is_late, refusal};
 use crate::controlet::{Effects, Outbox, Settings, View};
 use crate::entry::Entry;
 use crate::ids::{NodeId, Position};
-use crate::keeper::{Done, FULL_ELSEWHERE, Task};
+use crate::keeper::{Done, FULL, FULL_ELSEWHERE, Replay, Task};
 use crate::mutants::{Fault, planted};
-use crate::operation::{Failure, FailureKind, From, Op, Outcome, Request};
+use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request};
 use crate::time::{Micros, Now};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -28,6 +28,10 @@ pub struct Orders {
     deciding: BTreeMap<Bytes, Vec<Request>>,
     /// When to look for records past their deadline, or, where others order, at the store.
     expire_at: Micros,
+    /// Tasks at the store that take the next place for what they change.
+    placing: usize,
+    /// Of those, the ones from before operations got their places here: none gets one until they are done.
+    draining: usize,
     /// Something may leave.
     dirty: bool,
     /// When to look whether what waits still may hope.
@@ -42,6 +46,8 @@ impl Orders {
             answering: Answering::default(),
             held: VecDeque::new(),
             deciding: BTreeMap::new(),
+            placing: 0,
+            draining: 0,
             expire_at: now.steady_us,
             dirty: true,
             look_at: None,
@@ -60,6 +66,7 @@ impl Orders {
         if self.replica.view.rules.is_strong() && !was_strong && !planted(Fault::AnswersNotSwitched) {
             self.answering.wait_for_all();
         }
+        self.draining = self.placing;
         self.dirty = true;
         if (was_head && !self.is_head()) || !self.replica.view.is_member() {
             self.answering.forward_all(out);
@@ -71,7 +78,7 @@ impl Orders {
 
     /// A request for the replica that orders: taken at once, or when the view serves and there is room.
     pub fn on_request(&mut self, now: Now, request: Request, out: &mut Effects) {
-        if !self.held.is_empty() || self.replica.is_crowded() || !self.replica.is_active(now) {
+        if !self.held.is_empty() || !self.has_room() || !self.replica.is_active(now) {
             // Who sent it has a bounded window, so this list is bounded too. It must be looked at, also where nothing
             // else happens.
             self.held.push_back((request, now.steady_us));
@@ -81,11 +88,17 @@ impl Orders {
         }
     }
 
+    fn has_room(&self) -> bool {
+        let drains = self.replica.carries_operations() && self.draining > 0;
+        !self.replica.is_crowded() && (!drains || planted(Fault::DrainNothing))
+    }
+
     fn take(&mut self, now: Now, mut request: Request, out: &mut Effects) {
         if self.is_known(now, &request) {
             return;
         }
-        if let Some(known) = self.replica.answers.find(request.from) {
+        let known = self.replica.answers.find(request.from);
+        if let Some(known) = known.filter(|_| !planted(Fault::AppendAgain)) {
             // It had an effect before, perhaps under another head; it is answered as then.
             let text = "it took effect, but its answer was too large to keep";
             let lost = || Failure::outcome(FailureKind::Uncertain, text);
@@ -98,8 +111,26 @@ impl Orders {
             if let Op::Once(once) = &request.op {
                 self.deciding.insert(once.id.clone(), Vec::new());
             }
-            out.tasks.push(Task::Evaluate(request, self.replica.view.epoch));
+            self.submit(now, request, out);
         }
+    }
+
+    /// To the store, in the way of the mode.
+    fn submit(&mut self, now: Now, request: Request, out: &mut Effects) {
+        if !self.replica.carries_operations() {
+            self.placing += 1;
+            out.tasks.push(Task::Evaluate(request, self.replica.view.epoch));
+        } else if request.op.is_write() {
+            self.replica.order(now, request, out);
+        } else {
+            self.replica.look(now, request, out);
+        }
+    }
+
+    /// A task that takes the next place has ended.
+    fn on_placed(&mut self) {
+        self.placing = self.placing.saturating_sub(1);
+        self.draining = self.draining.saturating_sub(1);
     }
 
     /// Whether the request's name, if it has one, is known: then it is answered, or waits for the one that is being
@@ -120,12 +151,14 @@ impl Orders {
 
     /// Why there is no room for what a request makes, if there is none. In a run, it concerns some steps only.
     fn refusal_of(&self, request: &mut Request) -> Option<&'static str> {
-        if self.replica.others_are_full() && request.op.grows() {
+        // Where the store here decides, it knows itself whether there is room here.
+        let full = self.replica.carries_operations() && self.replica.is_full();
+        if (full || self.replica.others_are_full()) && request.op.grows() {
             if let Op::Run(run) = &mut request.op {
                 run.refuse_growth();
                 return None;
             }
-            return Some(FULL_ELSEWHERE);
+            return Some(if full { FULL } else { FULL_ELSEWHERE });
         }
         let max = self.replica.settings.once_bytes_max;
         let full =
@@ -147,6 +180,12 @@ impl Orders {
         if let Some(entry) = entry {
             self.replica.on_ordered(now, entry, Some((&request, &outcome)));
         }
+        self.answer_same(now, &request, &outcome, needs);
+        self.answer(now, request, outcome, self.replica.applied, needs);
+    }
+
+    /// Answers those that asked for the same under a request's name meanwhile.
+    fn answer_same(&mut self, now: Now, request: &Request, outcome: &Outcome, needs: u64) {
         let at = self.replica.applied;
         if let Op::Once(once) = &request.op {
             for again in self.deciding.remove(&once.id).unwrap_or_default() {
@@ -157,24 +196,86 @@ impl Orders {
                 self.answer(now, again, outcome, at, needs);
             }
         }
-        self.answer(now, request, outcome, at, needs);
+    }
+
+    /// An operation was done at its place.
+    fn on_replayed(&mut self, now: Now, replay: Replay, outcome: Outcome, entry: Entry) {
+        let at = entry.position;
+        self.replica.on_replayed(now, &replay, &outcome, entry);
+        let request = replay.request;
+        if self.is_head() {
+            self.answer_same(now, &request, &outcome, at.sequence);
+        }
+        if self.is_head() || self.replica.is_asked_here(request.from) {
+            self.dirty = true;
+            let (needs, since, placed) = (at.sequence, now.steady_us, true);
+            let waiting = Waiting { request, outcome, at, needs, since, placed };
+            self.answering.push(waiting, self.replica.settled());
+        }
+    }
+
+    /// Records are past their deadline: that they go has its place like anything else.
+    fn on_due(&mut self, now: Now, keys: Vec<Bytes>, out: &mut Effects) {
+        let replica = &self.replica;
+        let more = keys.len() >= replica.settings.expire_batch_max;
+        let orders = self.is_head() && replica.carries_operations() && replica.is_active(now);
+        if !keys.is_empty() && orders && self.has_room() {
+            self.remove(now, keys, out);
+        }
+        self.expire_again(now, more);
+    }
+
+    fn remove(&mut self, now: Now, dead: Vec<Bytes>, out: &mut Effects) {
+        let (from, op) = (From::Nobody, Op::Expire(dead));
+        let (shard, consistency) = (self.replica.view.shard, Consistency::Mode);
+        let (floor, deadline_us) = (Position::ZERO, Micros::MAX);
+        let request = Request { from, shard, op, floor, consistency, deadline_us };
+        self.replica.order(now, request, out);
+    }
+
+    /// A read was done by the clock here. What it found dead must be gone everywhere before anybody hears of it; what was
+    /// ordered meanwhile finds it dead as well.
+    fn on_looked(
+        &mut self,
+        now: Now,
+        (request, outcome): (Request, Outcome),
+        dead: Vec<Bytes>,
+        out: &mut Effects,
+    ) {
+        if !self.is_head() {
+            if matches!(request.from, From::Session { .. }) {
+                out.forwards.push(request);
+            }
+        } else if dead.is_empty() {
+            let (at, needs) = (self.replica.applied, self.replica.seen_by(&request.op));
+            self.answer(now, request, outcome, at, needs);
+        } else if self.replica.carries_operations() {
+            let at = self.replica.applied;
+            self.remove(now, dead, out);
+            let removed = self.replica.submitted.sequence;
+            self.answer(now, request, outcome, at, if planted(Fault::DeadStays) { 0 } else { removed });
+        } else {
+            self.submit(now, request, out);
+        }
+        self.replica.on_looked();
+    }
+
+    fn expire_again(&mut self, now: Now, more: bool) {
+        self.expire_at = now.steady_us + if more { 0 } else { self.replica.settings.expire_every_us };
     }
 
     /// An answer, true at `at`, that tells something of entry `needs` and none after it.
     pub fn answer(&mut self, now: Now, request: Request, outcome: Outcome, at: Position, needs: u64) {
         self.dirty = true;
-        let waiting = Waiting { request, outcome, at, needs, since: now.steady_us };
+        let waiting = Waiting { request, outcome, at, needs, since: now.steady_us, placed: false };
         self.answering.push(waiting, self.replica.settled());
     }
 
-    /// A task has ended. What is the protocol's to decide is given back; new entries are shown to `note`.
-    pub fn on_stored(
-        &mut self,
-        now: Now,
-        done: Done,
-        out: &mut Effects,
-        note: impl FnOnce(&Entry),
-    ) -> Option<Done> {
+    /// A task has ended. What is the protocol's to decide is given back.
+    pub fn on_stored(&mut self, now: Now, done: Done, out: &mut Effects) -> Option<Done> {
+        if matches!(done, Done::Evaluated(..) | Done::Expired(..)) {
+            self.on_placed();
+        }
         if !self.replica.view.includes_me() {
             forward_owed(done, out);
             return None;
@@ -185,15 +286,18 @@ impl Orders {
             Done::Read(request, None) if planted(Fault::JudgeExpiryHere) => {
                 return Some(Done::Read(request, Some(Outcome::Nil)));
             }
+            Done::Read(request, None) if self.is_head() => self.on_request(now, request, out),
             Done::Read(request, None) => out.forwards.push(request),
+            Done::Looked(request, outcome, dead) => self.on_looked(now, (request, outcome), dead, out),
+            Done::Replayed(replay, outcome, entry) => self.on_replayed(now, replay, outcome, entry),
+            Done::Due(keys) => self.on_due(now, keys, out),
             Done::Expired(entry, more) => {
                 if let Some(entry) = entry {
-                    note(&entry);
                     self.replica.on_ordered(now, entry, None);
                 }
-                self.expire_at = now.steady_us + if more { 0 } else { self.replica.settings.expire_every_us };
+                self.expire_again(now, more);
             }
-            Done::Checked => self.expire_at = now.steady_us + self.replica.settings.expire_every_us,
+            Done::Checked => self.expire_again(now, false),
             Done::Applied(position) => self.replica.on_applied(now, position),
             Done::Walked(fill, walked) => self.replica.on_walked(now, fill, walked),
             Done::Filled(fill) => self.replica.on_filled(fill),
@@ -221,6 +325,8 @@ impl Orders {
             let kind = if request.op.is_write() { FailureKind::Uncertain } else { failure.kind };
             let outcome = Outcome::Failed(Failure { kind, ..failure });
             out.replies.push((request.from, outcome, Position::ZERO));
+        } else if self.replica.carries_operations() && request.op.is_write() {
+            // It has its place, and the others do it.
         } else if self.is_head() {
             self.held.push_back((request, now.steady_us));
         } else {
@@ -228,18 +334,11 @@ impl Orders {
         }
     }
 
-    /// A message of another replica. Entries that are new here are shown to `note`.
-    pub fn on_peer(
-        &mut self,
-        now: Now,
-        from: NodeId,
-        message: Message,
-        out: &mut Effects,
-        note: impl FnMut(&Entry),
-    ) {
+    /// A message of another replica.
+    pub fn on_peer(&mut self, now: Now, from: NodeId, message: Message, out: &mut Effects) {
         self.dirty = true;
         match message {
-            Message::Entries(entries) => self.replica.on_entries(now, from, entries, out, note),
+            Message::Entries(entries) => self.replica.on_entries(now, from, entries, out),
             Message::Ack(ack) => self.replica.on_ack(now, from, &ack),
             Message::Cut => self.replica.on_cut(from),
             Message::Lease(lease) => self.replica.on_lease(now, from, lease),
@@ -256,7 +355,9 @@ impl Orders {
             self.refuse_the_late(now, &mut out.effects);
             return self.look_again(now);
         }
-        self.answering.release(self.replica.settled(), !self.is_head(), &mut out.effects);
+        let (replica, places) = (&self.replica, (self.replica.settled(), self.replica.known()));
+        let elsewhere = |from| replica.is_told_elsewhere(from);
+        self.answering.release(places, !self.is_head(), elsewhere, &mut out.effects);
         // What is left tells of entries that some member lacks: if that is given up, they wait for the next view. They
         // may be many, so not at every turn.
         if looks {
@@ -270,20 +371,23 @@ impl Orders {
             // Until the answer is there, no second one.
             self.expire_at = Micros::MAX;
             let Settings { expire_batch_max, .. } = self.replica.settings;
-            out.effects.tasks.push(match self.is_head() {
-                true => Task::Expire(self.replica.view.epoch, expire_batch_max),
-                false => Task::Check,
-            });
+            let task = match (self.is_head(), self.replica.carries_operations()) {
+                (true, false) => Task::Expire(self.replica.view.epoch, expire_batch_max),
+                (true, true) => Task::Due(expire_batch_max),
+                (false, _) => Task::Check,
+            };
+            self.placing += usize::from(matches!(task, Task::Expire(..)));
+            out.effects.tasks.push(task);
         }
         self.look_at = self.look_at.into_iter().chain([self.expire_at]).min();
     }
 
     fn take_held(&mut self, now: Now, out: &mut Effects) {
-        while !self.replica.is_crowded()
+        while self.has_room()
             && let Some((request, _)) = self.held.pop_front()
         {
             if planted(Fault::HeldNotChecked) {
-                out.tasks.push(Task::Evaluate(request, self.replica.view.epoch));
+                self.submit(now, request, out);
                 continue;
             }
             self.take(now, request, out);
@@ -326,7 +430,8 @@ impl Orders {
 /// A replica that has ended passes on what clients here still wait for.
 fn forward_owed(done: Done, out: &mut Effects) {
     let request = match done {
-        Done::Evaluated(request, ..) | Done::Read(request, _) | Done::Broken(Some(request), _) => request,
+        Done::Evaluated(request, ..) | Done::Read(request, _) | Done::Looked(request, ..) => request,
+        Done::Broken(Some(request), _) => request,
         _ => return,
     };
     if matches!(request.from, From::Session { .. }) {

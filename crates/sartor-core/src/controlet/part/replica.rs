@@ -13,20 +13,21 @@ use super::fill::{Sink, Source};
 use super::follower::{Follower, tells_after};
 use super::freshness::Freshness;
 use super::lease::{LeaseMessage, Leases, Told};
+use super::marks::Marks;
 use super::message::{Ack, Entries, Message, Page};
 use super::once::{Name, Names};
-use super::stream::{Ordered, Stream};
+use super::stream::{Item, Ordered, Stream};
 use super::surveying::Surveying;
-use crate::controlet::rules::Topology;
+use crate::controlet::rules::{Answers as Leave, Carries, Topology};
 use crate::controlet::{Effects, Outbox, Settings, Status, View};
 use crate::entry::{Entry, Write, Writes};
 use crate::ids::{Epoch, NodeId, Position};
-use crate::keeper::{Task, Walked};
+use crate::keeper::{Replay, Start, Task, Walked};
 use crate::mutants::{Fault, planted};
-use crate::operation::{Op, Outcome, Request};
+use crate::operation::{From, Op, Outcome, Request};
 use crate::routing::map::Member;
 use crate::time::{Micros, Now};
-use crate::wire::codec::{Reader, Wire};
+use crate::wire::codec::Reader;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -51,6 +52,8 @@ pub struct Replica {
     pub answers: Answers,
     /// And of operations that clients named.
     pub names: Names,
+    /// Which keys have writes in flight, where answers wait for all.
+    pub marks: Marks,
     leases: Leases,
     /// The view has served once: all its members have come to it.
     proven: bool,
@@ -75,6 +78,9 @@ pub struct Replica {
     surveying: Surveying,
     /// How late its followers were at the end of the last turn.
     lags: Vec<(NodeId, Micros)>,
+    /// Reads at the store by the clock here, and the latest time that one of them was given.
+    looking: usize,
+    clock_ms: u64,
     /// The epochs that ordered entries here, each with its first one.
     epochs: Vec<(Epoch, u64)>,
     dirty: bool,
@@ -97,6 +103,7 @@ impl Replica {
             given_up: false,
             answers: Answers::default(),
             names: Names::default(),
+            marks: Marks::new(settings.mark_buckets),
             leases: Leases::new(settings.lease),
             proven: false,
             settling: false,
@@ -112,6 +119,8 @@ impl Replica {
             freshness: Freshness::default(),
             surveying: Surveying::default(),
             lags: Vec::new(),
+            looking: 0,
+            clock_ms: 0,
             epochs: Vec::new(),
             dirty: true,
             view,
@@ -124,7 +133,12 @@ impl Replica {
     pub fn on_view(&mut self, now: Now, view: View) {
         let same = self.view.epoch == view.epoch;
         self.settling |= self.view.rules.topology != view.rules.topology;
+        let was_strong = self.view.rules.is_strong();
         self.view = view;
+        if self.view.rules.is_strong() && !was_strong && !planted(Fault::MarksNotSwitched) {
+            // Nobody noted what was on its way to all.
+            self.marks.note_all(self.submitted.sequence);
+        }
         if same {
             self.tend_fill(now);
         } else {
@@ -194,7 +208,7 @@ impl Replica {
 
     /// Whether what the end of the stream has is known to be everywhere.
     fn knows_all(&self) -> bool {
-        !self.settling || self.view.members.len() == 1
+        !self.settling || self.view.members.len() == 1 || planted(Fault::EndOfStarKnows)
     }
 
     /// All members have what any of them had: from now on the order of the chain says who has what.
@@ -232,10 +246,37 @@ impl Replica {
         self.view.rules.topology
     }
 
-    /// Up to where answers may tell of entries: what all have, or what is here.
+    /// Up to where answers may tell of entries: what all have, what two have, or what is here.
     pub fn settled(&self) -> Position {
-        let waits = self.view.rules.is_strong() && !planted(Fault::AnswerAtHead);
-        if waits { self.stable } else { self.applied }
+        match self.view.rules.answers {
+            Leave::AtAll if !planted(Fault::AnswerAtHead) => self.stable,
+            // What came from elsewhere is there too.
+            Leave::AtTwo if self.view.is_head() => self.held_by_two(),
+            _ => self.applied,
+        }
+    }
+
+    fn held_by_two(&self) -> Position {
+        let other = self.followers.iter().map(|follower| follower.acked).max();
+        let sequence = other.unwrap_or(self.applied.sequence).min(self.applied.sequence);
+        if sequence == self.applied.sequence || planted(Fault::AnswerAtOne) {
+            return self.applied;
+        }
+        Position { epoch: self.epoch_of(sequence), sequence }
+    }
+
+    /// Whether operations travel here, and not what came of them.
+    pub fn carries_operations(&self) -> bool {
+        self.view.rules.carries == Carries::Operations
+    }
+
+    /// The last place that those who get the stream from us may have.
+    fn sendable(&self) -> Position {
+        match self.topology() {
+            // The last one of a chain speaks for all before it.
+            Topology::Chain => self.applied,
+            Topology::Star => self.submitted,
+        }
     }
 
     /// Whether this replica may serve, and tell what it knows.
@@ -256,7 +297,8 @@ impl Replica {
 
     /// Whether it has all that any member had when the view began.
     pub fn is_level(&self) -> bool {
-        self.leases.is_level(self.applied)
+        let mine = self.leases.level().sequence <= self.applied.sequence || planted(Fault::IgnoreLevel);
+        mine && self.leases.is_level(self.applied)
     }
 
     /// The store has ordered an entry for this request.
@@ -267,21 +309,103 @@ impl Replica {
         self.surveying.note(now, &entry);
         (self.submitted, self.applied) = (position, position);
         self.dirty = true;
-        // In a chain, who comes after one that was cut off may still need what is kept.
-        let nobody = self.topology() == Topology::Star && self.followers.iter().all(|follower| follower.cut);
-        let alone = (self.followers.is_empty() || nobody)
-            && self.source.as_ref().is_none_or(|source| source.follower.cut);
+        if self.view.rules.is_strong() && !self.is_end() {
+            self.marks.note(position.sequence, &entry.writes);
+        }
         let ordered = Ordered { entry, answered };
-        if alone {
+        if self.is_alone() {
             self.stream.restart_at(position.sequence + 1);
         } else {
             self.stream.push(&ordered);
             self.notify_followers(now, position.sequence);
+            self.source.iter_mut().for_each(|source| source.on_ordered(now, &ordered));
         }
         self.remember(ordered.answered, position);
         if self.is_end() && self.knows_all() {
             self.stable = position;
         }
+    }
+
+    /// Whether nobody is to have what is ordered here.
+    fn is_alone(&self) -> bool {
+        // In a chain, who comes after one that was cut off may still need what is kept.
+        let nobody = self.topology() == Topology::Star && self.followers.iter().all(|follower| follower.cut);
+        (self.followers.is_empty() || nobody) && self.source.as_ref().is_none_or(|source| source.follower.cut)
+    }
+
+    /// An operation gets its place here, and all are told before any of them has done it.
+    pub fn order(&mut self, now: Now, request: Request, out: &mut Effects) {
+        let position = self.submitted.next(self.view.epoch);
+        let value_bytes_max = self.settings.value_bytes_max;
+        let unix_ms = self.stamp(now);
+        let replay = Replay { request, position, unix_ms, value_bytes_max };
+        self.note_epoch(position);
+        (self.submitted, self.dirty) = (position, true);
+        if self.view.rules.is_strong() {
+            self.marks.note_op(position.sequence, &replay.request.op);
+        }
+        if self.is_alone() {
+            self.stream.restart_at(position.sequence + 1);
+        } else {
+            self.stream.push_operation(&replay);
+            self.notify_followers(now, position.sequence);
+        }
+        out.tasks.push(Task::Replay(replay));
+    }
+
+    /// The wall clock for what is ordered now. What a read found dead is dead for all that come after it.
+    fn stamp(&mut self, now: Now) -> u64 {
+        let least = if self.looking > 0 { self.clock_ms } else { 0 };
+        self.clock_ms = now.unix_ms.max(least);
+        self.clock_ms
+    }
+
+    /// A read by the clock here, in the order of requests.
+    pub fn look(&mut self, now: Now, request: Request, out: &mut Effects) {
+        let unix_ms = self.stamp(now);
+        self.looking += 1;
+        out.tasks.push(Task::Look(request, unix_ms));
+    }
+
+    /// It has ended.
+    pub fn on_looked(&mut self) {
+        self.looking = self.looking.saturating_sub(1);
+    }
+
+    /// The last entry that what an operation has read may tell of, where all must have that.
+    pub fn seen_by(&self, op: &Op) -> u64 {
+        if self.view.rules.is_strong() { self.marks.seen_by(op, self.settled().sequence) } else { 0 }
+    }
+
+    /// Up to where it is known that nothing is lost while a member lives, or, where answers do not wait for that, what is
+    /// here: the place that an answer names.
+    pub fn known(&self) -> Position {
+        if self.view.rules.is_strong() { self.settled() } else { self.applied }
+    }
+
+    /// The store has done an operation at its place.
+    pub fn on_replayed(&mut self, now: Now, replay: &Replay, outcome: &Outcome, entry: Entry) {
+        let position = entry.position;
+        let ordered_at = Now { unix_ms: replay.unix_ms, ..now };
+        let answered = self.answered(ordered_at, &replay.request, outcome);
+        self.surveying.note(now, &entry);
+        let ordered = Ordered { entry, answered };
+        self.source.iter_mut().for_each(|source| source.on_ordered(now, &ordered));
+        self.remember(ordered.answered, position);
+        self.reach(now, position);
+    }
+
+    /// Whether it was a client of this node who asked, so that this replica tells what came of it.
+    pub fn is_asked_here(&self, from: From) -> bool {
+        let mut members = self.view.members.iter();
+        members.any(|member| member.node == self.view.me && is_of(from, *member))
+    }
+
+    /// Whether another replica tells what came of a request that was ordered here.
+    pub fn is_told_elsewhere(&self, from: From) -> bool {
+        let gets = |node: NodeId| self.followers.iter().any(|f| f.node == node && !f.cut);
+        let mut members = self.view.members.iter();
+        self.carries_operations() && members.any(|member| is_of(from, *member) && gets(member.node))
     }
 
     /// What is kept of a request that has an entry.
@@ -307,32 +431,25 @@ impl Replica {
     }
 
     fn notify_followers(&mut self, now: Now, last: u64) {
-        for follower in self.followers.iter_mut().chain(self.source.iter_mut().map(|s| &mut s.follower)) {
-            follower.on_ordered(now, last);
-        }
+        self.followers.iter_mut().for_each(|follower| follower.on_ordered(now, last));
     }
 
-    /// Entries from elsewhere; the new ones are for the store, and are shown to `note`.
-    pub fn on_entries(
-        &mut self,
-        now: Now,
-        from: NodeId,
-        message: Entries,
-        out: &mut Effects,
-        mut note: impl FnMut(&Entry),
-    ) {
+    /// Entries from elsewhere, or operations; the new ones are for the store.
+    pub fn on_entries(&mut self, now: Now, from: NodeId, message: Entries, out: &mut Effects) {
         let fill = self.sink.as_ref().map_or(Epoch(0), |sink| sink.since);
         let begun = self.sink.as_ref().is_none_or(|sink| sink.asked > 0);
-        // Also for what we have already: the acknowledgement may have been lost.
-        self.ack_after_news(now);
+        if !message.entries.is_empty() {
+            // Also for what we have already: the acknowledgement may have been lost.
+            self.ack_after_news(now);
+        }
         if !self.is_upstream(from) || message.fill != fill || !begun || self.is_lost() {
             return;
         }
         let mut reader = Reader::new(message.entries);
         while !reader.is_empty() {
             let start = reader.left().clone();
-            let Ok(Ordered { entry, answered }) = Ordered::decode(&mut reader) else { break };
-            let position = entry.position;
+            let Ok(item) = Item::decode(&mut reader, self.view.shard) else { break };
+            let position = item.position();
             let gap = position.sequence > self.submitted.sequence + 1 && !planted(Fault::AcceptGaps);
             if gap || position.epoch > self.view.epoch {
                 break; // A gap: who sends sends again what is not acknowledged.
@@ -343,13 +460,29 @@ impl Replica {
             self.note_epoch(position);
             self.submitted = position;
             self.stream.push_encoded(position.sequence, start.slice(..start.len() - reader.left().len()));
-            self.remember(answered, position);
-            note(&entry);
-            self.surveying.note(now, &entry);
-            let entry = if self.sink.is_some() { without_deletes(entry) } else { entry };
-            out.tasks.push(Task::Apply(entry));
+            out.tasks.push(self.take_item(now, item));
         }
         self.learn_stable(now, message.stable);
+    }
+
+    fn take_item(&mut self, now: Now, item: Item) -> Task {
+        let notes = self.view.rules.is_strong() && !planted(Fault::MarksForgotten);
+        match item {
+            Item::Entry(Ordered { entry, answered }) => {
+                self.remember(answered, entry.position);
+                if notes {
+                    self.marks.note(entry.position.sequence, &entry.writes);
+                }
+                self.surveying.note(now, &entry);
+                Task::Apply(if self.sink.is_some() { without_deletes(entry) } else { entry })
+            }
+            Item::Operation(replay) => {
+                if notes {
+                    self.marks.note_op(replay.position.sequence, &replay.request.op);
+                }
+                Task::Replay(replay)
+            }
+        }
     }
 
     fn is_upstream(&self, from: NodeId) -> bool {
@@ -367,10 +500,23 @@ impl Replica {
 
     /// The store has an entry that was ordered elsewhere.
     pub fn on_applied(&mut self, now: Now, position: Position) {
+        if let Some(source) = &mut self.source {
+            match self.stream.get(position.sequence) {
+                Some(encoded) => source.on_applied(now, position.sequence, encoded.clone()),
+                None => source.follower.cut = true,
+            }
+        }
+        self.reach(now, position);
+    }
+
+    /// The store has all up to here.
+    fn reach(&mut self, now: Now, position: Position) {
         self.applied = position;
         self.dirty = true;
         self.freshness.on_applied(position.sequence);
-        self.notify_followers(now, position.sequence);
+        if self.topology() == Topology::Chain {
+            self.notify_followers(now, position.sequence);
+        }
         if (self.is_end() && self.knows_all()) || planted(Fault::MiddleCommits) {
             self.stable = position;
             self.trim();
@@ -381,6 +527,9 @@ impl Replica {
     /// In a chain only the tail's word is waited for; the others tell now and then how far they are.
     fn ack_after_news(&mut self, now: Now) {
         let learns = self.view.is_head() && !self.is_level();
+        if self.view.is_head() && !learns {
+            return;
+        }
         let waited_for = self.is_end() || self.topology() == Topology::Star || self.sink.is_some() || learns;
         self.ack_soon(if waited_for { 0 } else { now.steady_us + tells_after(&self.settings) });
     }
@@ -394,7 +543,7 @@ impl Replica {
         self.note_full(from, ack.full);
         self.dirty = true;
         if let Some(source) = self.source.as_mut().filter(|source| source.joining.member.node == from) {
-            source.on_ack(now, ack, &self.stream);
+            source.on_ack(now, ack);
             return self.trim();
         }
         if ack.fill.0 != Epoch(0) {
@@ -407,8 +556,9 @@ impl Replica {
         if self.rescue.as_ref().is_some_and(|rescue| rescue.acked >= level) {
             self.rescue = None;
         }
+        let sent = self.sendable().sequence;
         if let Some(follower) = self.followers.iter_mut().find(|follower| follower.node == from) {
-            follower.on_ack(now, ack.applied.sequence.min(self.applied.sequence), &self.stream);
+            follower.on_ack(now, ack.applied.sequence.min(sent), &self.stream);
         }
         match self.topology() {
             Topology::Star if self.view.is_head() => self.compute_stable(),
@@ -432,8 +582,14 @@ impl Replica {
 
     /// The primary of a star knows what all have from what each has.
     fn compute_stable(&mut self) {
-        let followers = self.followers.iter().filter(|follower| !follower.cut);
-        let least = followers.map(|follower| follower.acked).min().unwrap_or(self.applied.sequence);
+        // Who was given up may answer reads until it is none of the members.
+        let counts = |follower: &&Follower| {
+            !follower.cut || (self.view.rules.is_strong() && !planted(Fault::CutDoesNotCount))
+        };
+        let had =
+            |follower: &Follower| if planted(Fault::SentIsHad) { follower.sent } else { follower.acked };
+        let followers = self.followers.iter().filter(counts).map(had);
+        let least = followers.chain([self.applied.sequence]).min().unwrap_or(0);
         if least > self.stable.sequence {
             self.stable = Position { epoch: self.epoch_of(least), sequence: least };
         }
@@ -492,10 +648,13 @@ impl Replica {
         };
         sink.asked += 1;
         let start = (page.number == 1).then_some(page.at);
+        let deletes = page.deletes.unwrap_or_default();
         if let Some(start) = start {
             self.submitted = start;
             sink.start = start;
             self.stream = Stream::starting_at(start.sequence + 1);
+            // The history begins anew here, perhaps another one.
+            self.marks = Marks::new(self.settings.mark_buckets);
             self.freshness = Freshness::default();
             self.answers = page.answers.unwrap_or_default();
             self.names = Names::default();
@@ -503,6 +662,7 @@ impl Replica {
             (self.gone, self.given_up) = (false, false);
         }
         self.names.merge(page.names);
+        let start = start.map(|at| Box::new(Start { at, deletes }));
         out.tasks.push(Task::Fill(page.fill, start, page.records));
     }
 
@@ -511,6 +671,8 @@ impl Replica {
         if let Some(sink) = self.sink.as_mut().filter(|sink| sink.since == fill) {
             sink.taken += 1;
             if sink.taken == 1 {
+                // The last one of a chain had it, so all have. What the first of a star had, the others have before a view
+                // serves in which this one is a member.
                 (self.applied, self.stable) = (sink.start, sink.start);
             }
             self.ack_soon(0);
@@ -542,10 +704,14 @@ impl Replica {
             let leases = self.leases.on_wake(now, told);
             out.sends.extend(leases.into_iter().map(|(node, lease)| (node, Message::Lease(lease))));
         }
-        let applied = self.applied.sequence;
+        let what = (Epoch(0), self.stable, self.sendable().sequence);
+        // Answers and reads wait for it there.
+        let tells = self.topology() == Topology::Star && self.view.rules.is_strong();
         for follower in self.followers.iter_mut().chain(&mut self.rescue).filter(|follower| !follower.cut) {
-            let what = (Epoch(0), self.stable, applied);
             follower.send(now, &self.stream, what, &self.settings, &mut out.sends);
+            if tells {
+                follower.tell(self.stable, &mut out.sends);
+            }
         }
         if let Some(source) = &mut self.source
             && !source.follower.cut
@@ -564,7 +730,7 @@ impl Replica {
     /// What the other members are to know beside promises.
     fn told(&self, now: Now) -> Told {
         let whole = self.view.is_member() && !self.is_lost() && self.is_level();
-        let newest = (self.view.is_head() && self.is_active(now)).then_some(self.applied);
+        let newest = (self.view.is_head() && self.is_active(now)).then_some(self.submitted);
         Told { stable: self.stable, full: self.im_full, whole, newest }
     }
 
@@ -597,7 +763,7 @@ impl Replica {
     /// Memory is bounded, and nobody waits for ever: who does not get on, or holds up the others, must be filled anew.
     fn cut_off_the_silent(&mut self, now: Now, out: &mut Outbox<Message>) {
         let crowded = self.stream.bytes() > self.settings.stream_bytes_max / 2;
-        let last = self.applied.sequence;
+        let last = self.sendable().sequence;
         for follower in self.followers.iter_mut().filter(|follower| !follower.cut) {
             let silent = crowded && follower.is_silent(now, last, &self.settings);
             if silent || follower.is_slow(now, &self.settings) {
@@ -613,9 +779,11 @@ impl Replica {
         self.lags.clear();
         self.lags.extend(self.followers.iter().map(late).filter(|(_, lag)| *lag > 0));
         let least = self.followers.iter().filter(|f| !f.cut).map(|f| f.acked).min().unwrap_or(last);
-        if let Some(source) = self.source.as_mut().filter(|_| crowded) {
-            let slow = source.follower.acked < least && self.stream.bytes() > self.settings.stream_bytes_max;
-            source.follower.cut |= slow || source.follower.is_silent(now, last, &self.settings);
+        if let Some(source) = self.source.as_mut() {
+            let bytes_max = self.settings.stream_bytes_max;
+            let slow = source.follower.acked < least && self.stream.bytes() > bytes_max;
+            let silent = crowded && source.follower.is_silent(now, self.applied.sequence, &self.settings);
+            source.follower.cut |= slow || silent || source.bytes() > bytes_max;
         }
         if self.topology() == Topology::Star && self.view.is_head() {
             self.compute_stable();
@@ -675,6 +843,11 @@ impl Replica {
         }
     }
 
+    /// Whether there is no memory for more here.
+    pub fn is_full(&self) -> bool {
+        self.im_full
+    }
+
     /// Whether some other member has no memory for more.
     pub fn others_are_full(&self) -> bool {
         !self.full.is_empty()
@@ -711,7 +884,7 @@ impl Replica {
         }
         let sources = self.source.iter().map(|source| &source.follower);
         let silent = self.followers.iter().chain(sources).filter(|follower| !follower.cut);
-        let behind = silent.filter(|follower| follower.acked < self.applied.sequence);
+        let behind = silent.filter(|follower| follower.acked < self.sendable().sequence);
         behind.map(|follower| follower.silent_at(&self.settings)).min()
     }
 
@@ -725,13 +898,18 @@ impl Replica {
             gone: self.gone,
             proven: self.proven && self.view.is_member() && !self.settling,
             cut: cut.collect(),
-            fill: source
-                .map(|source| source.status(&self.stream, self.applied, self.proven && !self.settling)),
+            fill: source.map(|source| source.status(self.applied, self.proven && !self.settling)),
             fill_failed: source.is_some_and(|source| source.follower.cut),
             deaf: self.leases.deaf().collect(),
             lags: self.lags.clone(),
         }
     }
+}
+
+/// Whether a client of this life of a node asked.
+fn is_of(from: From, member: Member) -> bool {
+    matches!(from, From::Worker { worker, incarnation, .. }
+        if worker.node == member.node && incarnation == member.incarnation)
 }
 
 /// A planted fault: who is being filled hears of no deletes.

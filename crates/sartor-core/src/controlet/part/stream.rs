@@ -1,8 +1,12 @@
-//! The entries that not every replica has yet, encoded once for all of them.
+//! What not every replica has yet, encoded once for all of them: entries, or operations whose entry each makes for itself.
 
 use super::answers::Answered;
 use crate::entry::Entry;
-use crate::wire::codec::{Malformed, Reader, Wire, put_option};
+use crate::ids::{Incarnation, Position, ShardId, WorkerId};
+use crate::keeper::Replay;
+use crate::operation::{Consistency, From, Op, Request};
+use crate::time::Micros;
+use crate::wire::codec::{Malformed, Reader, Wire, put_varint};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
@@ -16,18 +20,79 @@ pub struct Ordered {
     pub answered: Option<Answered>,
 }
 
-impl Wire for Ordered {
-    fn encode(&self, out: &mut Vec<u8>) {
-        self.entry.encode(out);
-        put_option(out, self.answered.as_ref(), |out, answered| answered.encode(out));
+/// One place of the stream.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Item {
+    /// What changes there.
+    Entry(Ordered),
+    /// What is to be done there.
+    Operation(Replay),
+}
+
+impl Item {
+    /// Its place.
+    pub fn position(&self) -> Position {
+        match self {
+            Item::Entry(ordered) => ordered.entry.position,
+            Item::Operation(replay) => replay.position,
+        }
     }
 
-    fn decode(from: &mut Reader) -> Result<Ordered, Malformed> {
-        Ok(Ordered { entry: Entry::decode(from)?, answered: from.option(Answered::decode)? })
+    /// Reads one; `shard` is what it belongs to.
+    pub fn decode(from: &mut Reader, shard: ShardId) -> Result<Item, Malformed> {
+        Ok(match from.byte()? {
+            0 => Item::Entry(Ordered { entry: Entry::decode(from)?, answered: None }),
+            1 => {
+                let answered = Some(Answered::decode(from)?);
+                Item::Entry(Ordered { entry: Entry::decode(from)?, answered })
+            }
+            2 => Item::Operation(decode_replay(from, From::Nobody, shard)?),
+            3 => {
+                let worker = WorkerId::decode(from)?;
+                let (incarnation, base) = (Incarnation(from.varint()?), from.varint()?);
+                let sequence = base.checked_add(from.varint()?).ok_or(Malformed("number too large"))?;
+                let from_worker = From::Worker { worker, incarnation, sequence, base };
+                Item::Operation(decode_replay(from, from_worker, shard)?)
+            }
+            _ => return Err(Malformed("unknown item of a stream")),
+        })
     }
 }
 
-/// A gapless run of encoded entries: pushed at the end, trimmed at the front.
+fn encode_ordered(ordered: &Ordered, out: &mut Vec<u8>) {
+    out.push(u8::from(ordered.answered.is_some()));
+    if let Some(answered) = &ordered.answered {
+        answered.encode(out);
+    }
+    ordered.entry.encode(out);
+}
+
+fn encode_replay(replay: &Replay, out: &mut Vec<u8>) {
+    if let From::Worker { worker, incarnation, sequence, base } = replay.request.from {
+        out.push(3);
+        worker.encode(out);
+        put_varint(out, incarnation.0);
+        put_varint(out, base);
+        put_varint(out, sequence - base);
+    } else {
+        // A client of who ordered it, who knows.
+        out.push(2);
+    }
+    replay.position.encode(out);
+    put_varint(out, replay.unix_ms);
+    put_varint(out, replay.value_bytes_max as u64);
+    replay.request.op.encode(out);
+}
+
+fn decode_replay(reader: &mut Reader, from: From, shard: ShardId) -> Result<Replay, Malformed> {
+    let (position, unix_ms, value_bytes_max) =
+        (Position::decode(reader)?, reader.varint()?, reader.number()?);
+    let (op, floor, deadline_us) = (Op::decode(reader)?, Position::ZERO, Micros::MAX);
+    let request = Request { from, shard, op, floor, consistency: Consistency::Mode, deadline_us };
+    Ok(Replay { request, position, unix_ms, value_bytes_max })
+}
+
+/// A gapless run of encoded items: pushed at the end, trimmed at the front.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Stream {
     /// The sequence of the first entry held, or of the next one to come.
@@ -64,11 +129,28 @@ impl Stream {
     /// Appends an entry.
     pub fn push(&mut self, ordered: &Ordered) {
         self.scratch.clear();
-        ordered.encode(&mut self.scratch);
+        encode_ordered(ordered, &mut self.scratch);
+        self.push_scratch(ordered.entry.position.sequence);
+    }
+
+    /// Appends an operation.
+    pub fn push_operation(&mut self, replay: &Replay) {
+        self.scratch.clear();
+        encode_replay(replay, &mut self.scratch);
+        self.push_scratch(replay.position.sequence);
+    }
+
+    fn push_scratch(&mut self, sequence: u64) {
         // A copy of keys and values: a slice would hold the client's whole read buffer.
         self.arena.extend_from_slice(&self.scratch);
         let encoded = self.arena.split().freeze();
-        self.push_encoded(ordered.entry.position.sequence, encoded);
+        self.push_encoded(sequence, encoded);
+    }
+
+    /// What stands at a place, if it is still held.
+    pub fn get(&self, sequence: u64) -> Option<&Bytes> {
+        let place = usize::try_from(sequence.checked_sub(self.first)?).ok()?;
+        self.entries.get(place).map(|(encoded, _)| encoded)
     }
 
     /// Appends an entry as it came.
@@ -128,12 +210,53 @@ impl Stream {
 mod tests {
     use super::*;
     use crate::entry::{Write, Writes};
-    use crate::ids::{Epoch, Position};
+    use crate::ids::{Epoch, NodeId, Position};
 
     fn entry(sequence: u64) -> Ordered {
         let position = Position { epoch: Epoch(1), sequence };
         let entry = Entry { position, writes: Writes::of([Write::Delete { key: b"key" }]) };
         Ordered { entry, answered: None }
+    }
+
+    #[test]
+    fn items_come_back() {
+        let named = Answered {
+            worker: WorkerId { node: NodeId(3), worker: 1 },
+            incarnation: Incarnation(9),
+            sequence: 12,
+            base: 10,
+            outcome: None,
+            name: None,
+        };
+        let mut stream = Stream::starting_at(1);
+        let (plain, answered) = (entry(1), Ordered { answered: Some(named), ..entry(2) });
+        stream.push(&plain);
+        stream.push(&answered);
+        let worker = WorkerId { node: NodeId(3), worker: 1 };
+        let from = From::Worker { worker, incarnation: Incarnation(9), sequence: 12, base: 10 };
+        let replay = |sequence, from| Replay {
+            request: Request {
+                from,
+                shard: ShardId(4),
+                op: Op::Expire(alloc::vec![Bytes::from_static(b"key")]),
+                floor: Position::ZERO,
+                consistency: Consistency::Mode,
+                deadline_us: Micros::MAX,
+            },
+            position: Position { epoch: Epoch(2), sequence },
+            unix_ms: 1000,
+            value_bytes_max: 1 << 24,
+        };
+        stream.push_operation(&replay(3, from));
+        stream.push_operation(&replay(4, From::Nobody));
+        let back = |sequence| {
+            let mut reader = Reader::new(stream.get(sequence).unwrap().clone());
+            Item::decode(&mut reader, ShardId(4)).unwrap()
+        };
+        assert_eq!((back(1), back(2)), (Item::Entry(plain), Item::Entry(answered)));
+        assert_eq!(back(3), Item::Operation(replay(3, from)));
+        assert_eq!(back(4), Item::Operation(replay(4, From::Nobody)));
+        assert_eq!(back(4).position().sequence, 4);
     }
 
     #[test]

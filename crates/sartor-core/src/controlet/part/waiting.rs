@@ -20,6 +20,8 @@ pub struct Waiting {
     pub needs: u64,
     /// When it was there.
     pub since: Micros,
+    /// It came of an operation that all replicas do.
+    pub placed: bool,
 }
 
 /// Answers in the order in which they were made.
@@ -41,17 +43,25 @@ impl Answering {
         }
     }
 
-    /// Lets go what all members have; the caller holds the lease. `near` says whether it is a read of a replica
-    /// that does not order.
-    pub fn release(&mut self, stable: Position, near: bool, out: &mut Effects) {
-        while self.later.front().is_some_and(|first| first.needs <= stable.sequence) {
-            if let Some(waiting) = self.later.pop_front() {
-                waiting.leave(stable, near, out);
-            }
+    /// Lets go what tells of nothing after `settled`; the caller holds the lease, and `known` is the newest place that
+    /// an answer may name. `near` says whether it is a read of a replica
+    /// that does not order. What came of an operation and `elsewhere` is true of is only kept: another replica tells who
+    /// asked.
+    pub fn release(
+        &mut self,
+        (settled, known): (Position, Position),
+        near: bool,
+        elsewhere: impl Fn(From) -> bool,
+        out: &mut Effects,
+    ) {
+        let mut leave = |waiting: Waiting| {
+            let kept = !near && waiting.placed && elsewhere(waiting.request.from);
+            waiting.leave(known, near, kept, out);
+        };
+        while self.later.front().is_some_and(|first| first.needs <= settled.sequence) {
+            self.later.pop_front().into_iter().for_each(&mut leave);
         }
-        for waiting in self.ready.drain(..) {
-            waiting.leave(stable, near, out);
-        }
+        self.ready.drain(..).for_each(leave);
     }
 
     /// What they wait for does not come: clients here are told, where their request had no effect. Those of other
@@ -96,12 +106,14 @@ impl Answering {
 }
 
 impl Waiting {
-    fn leave(self, stable: Position, near: bool, out: &mut Effects) {
+    fn leave(self, known: Position, near: bool, kept: bool, out: &mut Effects) {
         // True from `needs` to `at`: as late as is known to be everywhere, so that no connection goes back.
-        let known = stable.max(self.request.floor);
+        let known = known.max(self.request.floor);
         let position = if self.at.sequence <= known.sequence { self.at } else { known };
         if near {
             out.reads.push((self.request, self.outcome, position));
+        } else if kept {
+            out.kept.push((self.request.from, self.outcome, position));
         } else {
             out.replies.push((self.request.from, self.outcome, position));
         }
