@@ -77,6 +77,44 @@ def test_nobody_notices_that_modes_change():
         wait_same_everywhere(cluster, patient.keys + strict.keys + counting.keys)
 
 
+def kinds(cluster):
+    return {replica["datalet"] for shard in status(cluster)["shards"] for replica in shard["replicas"]}
+
+
+def copies(cluster):
+    return {len(shard["replicas"]) for shard in status(cluster)["shards"]}
+
+
+@pytest.mark.parametrize("mode", ["ms+sc", "aa+sc"])
+def test_copies_and_datalets_change_under_load(mode):
+    """Strong all the time, also where mode, copies and datalet change at once; with no standby left, copies change places."""
+    with started("--mode", mode, "--datalet", "hash") as cluster:
+        at = ports(cluster)
+        patient = Load(at, connections=20, prefix="p")
+        strict = Load(at, connections=12, keys=20, retries=False, prefix="s")
+        with patient, strict:
+            wait_for(lambda: patient.written_since(0), "the load is going")
+            other = "aa+sc" if mode == "ms+sc" else "ms+sc"
+            steps = (
+                (mode, ["--datalet", "tree"], 3, "tree"),
+                (mode, ["--copies", "4"], 4, "tree"),
+                (mode, ["--datalet", "hash"], 4, "hash"),
+                (mode, ["--copies", "1"], 1, "hash"),
+                (other, ["--copies", "3", "--datalet", "tree"], 3, "tree"),
+            )
+            for place, (to, options, wants, kind) in enumerate(steps):
+                began, ended = switch(cluster, to, *options, node=place % 4)
+                print(f"\n{' '.join(options)}: {ended - began:.2f} s")
+                assert (modes(cluster), copies(cluster), kinds(cluster)) == ({to}, {wants}, {kind})
+        print(f"  longest time without a write {longest_gap(strict.operations):.3f} s")
+        for load in (patient, strict):
+            assert not load.errors, load.errors[0]
+        finals = [strict.final(port) for port in at]
+        assert check_linearizable(strict.operations + [read for _, reads in finals for read in reads]) is None
+        for port in at:
+            assert check_nothing_lost(patient.operations, patient.final(port)[0]) is None
+
+
 def test_a_node_that_slept_through_a_switch_does_no_harm():
     with started("--mode", "ms+ec") as cluster:
         exact = {"keys": 20, "retries": False, "prefix": "m"}
@@ -151,6 +189,10 @@ def test_from_a_program_and_what_is_wrong_is_said(cluster):
         ("ms+ec", "TABLE", "x"): "there is no table x; there is: default",
         ("ms+ec", "TABLE"): "syntax: SARTOR.SWITCH",
         ("ms+ec", "TIMEOUT", "x"): "syntax: SARTOR.SWITCH",
+        ("TABLE", "default"): "syntax: SARTOR.SWITCH",
+        ("COPIES", "5"): "5 copies need as many nodes; there are 4",
+        ("COPIES", "0"): "0 copies need as many nodes",
+        ("DATALET", "x"): "there is no datalet x; there is: hash, tree",
     }
     for words, text in wrong.items():
         with pytest.raises(redis.ResponseError, match="^" + text.replace("+", r"\+")):
@@ -159,6 +201,8 @@ def test_from_a_program_and_what_is_wrong_is_said(cluster):
     for options, code, text in (
         (["--mode", "ms+ec", "--dry-run"], 0, "ms+sc to ms+ec"),
         (["--mode", "ms"], 2, "unknown mode 'ms'"),
+        (["--copies", "2", "--dry-run"], 0, "3 to 2 copies"),
+        ([], 2, "nothing to change; name one at least"),
         (["--mode", "ms+ec", "--table", "x"], 2, "there is no table x"),
         (["--mode", "ms+ec", "--endpoint", "127.0.0.1:1"], 1, "no node answers at 127.0.0.1:1"),
     ):

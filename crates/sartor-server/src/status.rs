@@ -241,7 +241,10 @@ fn shard_status(map: &ClusterMap, shard: &Shard, lags: &[Lag]) -> ShardStatus {
     let replicas = shard.members.iter().enumerate().map(|(place, member)| ReplicaStatus {
         node: member.node.0,
         role: role(place, shard.members.len()).into(),
-        datalet: name(|table| &table.datalet),
+        datalet: match shard.outdated.contains(member) {
+            true => name(|table| &table.datalet_before),
+            false => name(|table| &table.datalet),
+        },
         lag_ms: lag_ms(member.node),
     });
     ShardStatus {

@@ -43,6 +43,13 @@ const FOUND_LATE: &[(&str, u64, &str)] = &[
     ("ms+sc", 3_049_088, "the same"),
     ("ms+sc", 4_020_116, "who was sent a message that got lost twice was given up as slow"),
     ("ms+sc", 4_033_518, "the same"),
+    (
+        "ms+ec",
+        8_009_033,
+        "a bounded read was answered from before what an earlier read of its pipeline told of",
+    ),
+    ("ms+ec", 8_018_139, "the same of a causal read"),
+    ("ms+ec", 8_044_011, "the same"),
     ("ms+sc", 6_000_800, "of two copies that had both been too slow neither served again"),
 ];
 

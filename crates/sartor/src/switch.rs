@@ -1,7 +1,8 @@
-//! `sartor switch`: another mode for a table, while it serves.
+//! `sartor switch`: another mode, datalet or number of copies for a table, while it serves.
 
 use crate::{Failed, resp, say, sim, status};
 use clap::Args;
+use core::fmt;
 use sartor_core::controlet::{MODES, Mode, Promise, mode};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,13 @@ use std::time::{Duration, Instant};
 pub struct SwitchArgs {
     /// The mode to switch to
     #[arg(long)]
-    mode: String,
+    mode: Option<String>,
+    /// How many copies each shard should have
+    #[arg(long)]
+    copies: Option<u8>,
+    /// The datalet to go over to, copy by copy
+    #[arg(long)]
+    datalet: Option<String>,
     /// The table
     #[arg(long, default_value = "default")]
     table: String,
@@ -20,9 +27,10 @@ pub struct SwitchArgs {
     /// Only tell what would be done
     #[arg(long)]
     dry_run: bool,
-    /// Seconds after which it is given up; the table is in the old mode or in the new one then, and serves
-    #[arg(long, default_value_t = 30)]
-    timeout: u64,
+    /// Seconds after which it is not waited for any longer; the table serves, and what was begun goes on [default: 30, or 3600
+    /// where copies are filled]
+    #[arg(long)]
+    timeout: Option<u64>,
 }
 
 /// How long one request to the node waits; after it, what is missing is told.
@@ -30,48 +38,108 @@ const STEP_MS: u64 = 1000;
 
 /// Runs the verb.
 pub fn run(args: &SwitchArgs) -> Result<(), Failed> {
-    let Some(new) = mode(MODES, &args.mode) else { return Err(sim::unknown_mode(&args.mode)) };
-    let old = plan(args, new)?;
+    let new = match &args.mode {
+        Some(name) => Some(mode(MODES, name).ok_or_else(|| sim::unknown_mode(name))?),
+        None => None,
+    };
+    if new.is_none() && args.copies.is_none() && args.datalet.is_none() {
+        return Err(Failed::input("nothing to change; name one at least: --mode, --copies, --datalet"));
+    }
+    let before = plan(args, new)?;
     if args.dry_run {
         return Ok(());
     }
     let started = Instant::now();
-    let step = STEP_MS.to_string();
-    let words = ["SARTOR.SWITCH", new.name, "TABLE", &args.table, "TIMEOUT", &step];
-    let timeout = Duration::from_millis(STEP_MS + 5000);
-    loop {
-        match resp::ask_within(&args.endpoint, &words, timeout) {
-            Ok(_) => break,
-            Err(text) if !text.starts_with("TRYAGAIN") => return Err(Failed::other(text)),
-            Err(text) if started.elapsed().as_secs() >= args.timeout => {
-                return Err(Failed::other(format!("given up after {} s: {text}", args.timeout)));
-            }
-            Err(text) => say(format_args!("waiting: {}", text.trim_start_matches("TRYAGAIN "))),
-        }
-    }
-    let took = started.elapsed().as_millis();
-    say(format_args!("table {} is in {} after {took} ms; it was in {old}", args.table, new.name));
+    wait(args, started)?;
+    let after = Shown::of(args)?;
+    say(format_args!(
+        "table {}: {after} after {} ms; it was {before}",
+        args.table,
+        started.elapsed().as_millis()
+    ));
     Ok(())
 }
 
-/// Says what will happen; the mode that the table is in.
-fn plan(args: &SwitchArgs, new: &Mode) -> Result<String, Failed> {
-    let status = status::fetch(&args.endpoint).map_err(Failed::other)?;
-    let shards: Vec<_> = status.shards.iter().filter(|shard| shard.table == args.table).collect();
-    let Some(first) = shards.first() else {
-        return Err(Failed::input(format!("there is no table {}", args.table)));
-    };
-    let promise = mode(MODES, &first.mode).map_or(Promise::Convergent, |mode| mode.promise);
-    let weakest = if promise == new.promise { promise } else { Promise::Convergent };
-    let copies: usize = shards.iter().map(|shard| shard.replicas.len()).sum();
-    say(format_args!("table {}: {} to {}", args.table, first.mode, new.name));
-    say(format_args!("  {} shards, {copies} copies; their data stay where they are", shards.len()));
+/// Asks again and again until it is done, and tells what is missing.
+fn wait(args: &SwitchArgs, started: Instant) -> Result<(), Failed> {
+    let (step, copies) = (STEP_MS.to_string(), args.copies.map(|copies| copies.to_string()));
+    let mut words = vec!["SARTOR.SWITCH"];
+    words.extend(args.mode.as_deref());
+    for (name, value) in [("COPIES", copies.as_deref()), ("DATALET", args.datalet.as_deref())] {
+        words.extend(value.map(|value| [name, value]).into_iter().flatten());
+    }
+    words.extend(["TABLE", &args.table, "TIMEOUT", &step]);
+    let fills = args.copies.is_some() || args.datalet.is_some();
+    let timeout_s = args.timeout.unwrap_or(if fills { 3600 } else { 30 });
+    loop {
+        match resp::ask_within(&args.endpoint, &words, Duration::from_millis(STEP_MS + 5000)) {
+            Ok(_) => return Ok(()),
+            Err(text) if !text.starts_with("TRYAGAIN") => return Err(Failed::other(text)),
+            Err(text) if started.elapsed().as_secs() >= timeout_s => {
+                return Err(Failed::other(format!("not waited for any longer after {timeout_s} s: {text}")));
+            }
+            Err(text) => {
+                let text =
+                    text.trim_start_matches("TRYAGAIN ").trim_start_matches("the switch is not done yet: ");
+                say(format_args!("waiting: {}", text.trim_end_matches("; send it again")));
+            }
+        }
+    }
+}
+
+/// What a table is.
+struct Shown {
+    mode: String,
+    datalet: String,
+    copies: usize,
+    shards: usize,
+}
+
+impl Shown {
+    fn of(args: &SwitchArgs) -> Result<Shown, Failed> {
+        let status = status::fetch(&args.endpoint).map_err(Failed::other)?;
+        let shards: Vec<_> = status.shards.iter().filter(|shard| shard.table == args.table).collect();
+        let Some(first) = shards.first() else {
+            return Err(Failed::input(format!("there is no table {}", args.table)));
+        };
+        let mut kinds: Vec<&str> =
+            shards.iter().flat_map(|shard| &shard.replicas).map(|replica| replica.datalet.as_str()).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        let copies = shards.iter().map(|shard| shard.replicas.len()).max().unwrap_or(0);
+        Ok(Shown { mode: first.mode.clone(), datalet: kinds.join(" and "), copies, shards: shards.len() })
+    }
+}
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shown { mode, datalet, copies, .. } = self;
+        write!(f, "{mode}, {copies} {} in {datalet}", if *copies == 1 { "copy" } else { "copies" })
+    }
+}
+
+/// Says what will happen; what the table is now.
+fn plan(args: &SwitchArgs, new: Option<&'static Mode>) -> Result<Shown, Failed> {
+    let now = Shown::of(args)?;
+    let old = mode(MODES, &now.mode).map_or(Promise::Convergent, |mode| mode.promise);
+    let after = new.map_or(old, |mode| mode.promise);
+    let weakest = if old == after { old } else { Promise::Convergent };
+    say(format_args!("table {}: {} shards in {now}", args.table, now.shards));
+    if let Some(new) = new {
+        say(format_args!("  {} to {}: its data stay where they are", now.mode, new.name));
+    }
+    if let Some(copies) = args.copies {
+        say(format_args!("  {} to {copies} copies: nodes are filled, or copies leave", now.copies));
+    }
+    if let Some(datalet) = &args.datalet {
+        say(format_args!("  {} to {datalet}: copy by copy, each filled beside the others", now.datalet));
+    }
     say(format_args!(
         "  requests wait while a shard goes over, none fails; reads may go on at the old mode's freshness"
     ));
     say(format_args!("  promised meanwhile: {}", words(weakest)));
-    say(format_args!("  promised after it:  {}", words(new.promise)));
-    Ok(first.mode.clone())
+    say(format_args!("  promised after it:  {}", words(after)));
+    Ok(now)
 }
 
 fn words(promise: Promise) -> &'static str {

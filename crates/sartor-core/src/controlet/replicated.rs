@@ -29,7 +29,7 @@ use alloc::vec::Vec;
 pub struct Replicated {
     orders: Orders,
     waiters: Vec<Waiter>,
-    /// Answers to reads that need not see the newest state, until the end of the turn.
+    /// Answers to reads that need not see the newest state, in order, until the end of the turn.
     lax: Vec<(Request, Outcome, Position)>,
 }
 
@@ -99,13 +99,12 @@ impl Replicated {
     fn on_read(&mut self, now: Now, request: Request, outcome: Outcome, out: &mut Effects) {
         let replica = &self.orders.replica;
         match request.consistency {
-            Consistency::Eventual | Consistency::Causal => {
-                out.reads.push((request, outcome, replica.applied));
+            Consistency::Eventual => out.reads.push((request, outcome, replica.applied)),
+            Consistency::Bounded(us) if !replica.is_fresh(now, us) => out.forwards.push(request),
+            // An earlier one of its connection may turn out to be the head's.
+            Consistency::Causal | Consistency::Bounded(_) => {
+                self.lax.push((request, outcome, replica.applied));
             }
-            Consistency::Bounded(us) if replica.is_fresh(now, us) => {
-                out.reads.push((request, outcome, replica.applied));
-            }
-            Consistency::Bounded(_) => out.forwards.push(request),
             Consistency::Strong if !self.is_strong() => {
                 out.replies.push((request.from, weaker(), Position::ZERO));
             }
@@ -152,10 +151,17 @@ impl Replicated {
         if self.lax.is_empty() {
             return;
         }
-        if !self.is_strong() && self.orders.replica.may_read(now) {
-            out.reads.append(&mut self.lax);
-        } else {
-            out.forwards.extend(self.lax.drain(..).map(|(request, ..)| request));
+        let may = !self.is_strong() && self.orders.replica.may_read(now);
+        let mut turned: Vec<From> = Vec::new();
+        for (request, outcome, at) in self.lax.drain(..) {
+            let turns = !may && request.consistency == Consistency::Mode;
+            let follows = turned.iter().any(|from| is_same_connection(*from, request.from));
+            if turns || follows {
+                turned.push(request.from);
+                out.forwards.push(request);
+            } else {
+                out.reads.push((request, outcome, at));
+            }
         }
     }
 }
@@ -163,6 +169,10 @@ impl Replicated {
 /// Whether a client of this worker asked.
 fn is_of_session(request: &Request) -> bool {
     matches!(request.from, From::Session { .. })
+}
+
+fn is_same_connection(one: From, other: From) -> bool {
+    matches!((one, other), (From::Session { session: a, .. }, From::Session { session: b, .. }) if a == b)
 }
 
 /// What is answered where the mode does not know the newest state.

@@ -13,6 +13,7 @@ use crate::controlet::{Mode, Status, Succession, mode};
 pub mod agent;
 pub mod estranged;
 pub mod repair;
+mod reshape;
 pub mod switch;
 
 use crate::ids::{Epoch, Incarnation, NodeId, ShardId, WorkerId};
@@ -396,6 +397,7 @@ impl Coordinator {
                 members,
                 born: Epoch(1),
                 joining: None,
+                outdated: Vec::new(),
             });
         }
         let entry = |registered: &Registered| NodeEntry {
@@ -416,6 +418,7 @@ impl Coordinator {
                 datalet: spec.datalet.clone(),
                 copies: spec.copies,
                 switched: Epoch(1),
+                datalet_before: String::new(),
             }],
             shards,
         })

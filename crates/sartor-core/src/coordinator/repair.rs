@@ -57,7 +57,7 @@ impl Known<'_> {
     }
 
     /// What a member said of its replica in the shard's present view.
-    fn report(&self, shard: &Shard, member: Member) -> Option<&ReplicaReport> {
+    pub(super) fn report(&self, shard: &Shard, member: Member) -> Option<&ReplicaReport> {
         report_of(self.nodes, shard, member)
     }
 
@@ -75,7 +75,7 @@ impl Known<'_> {
     }
 
     /// Whether a member has its data, and keeps up.
-    fn is_sound(&self, shard: &Shard, member: Member) -> bool {
+    pub(super) fn is_sound(&self, shard: &Shard, member: Member) -> bool {
         let lost = self.report(shard, member).is_some_and(|report| report.status.lost);
         let mut others = shard.members.iter().filter(|other| **other != member && self.is_alive(**other));
         // Who is itself given up, or has lost its data, is no witness: what it did not hear is its own fault.
@@ -93,12 +93,20 @@ impl Known<'_> {
 
     /// The shard's next state; false if it stays as it is.
     pub fn repair(&mut self, shard: &mut Shard) -> bool {
+        let changed = self.change(shard);
+        let members = &shard.members;
+        shard.outdated.retain(|member| members.contains(member));
+        changed
+    }
+
+    fn change(&mut self, shard: &mut Shard) -> bool {
         self.restart(shard)
             || self.remove_failed(shard)
             || self.prove(shard)
             || self.give_up_fill(shard)
             || self.join(shard)
             || self.begin_fill(shard)
+            || self.shed(shard)
     }
 
     /// Whether a member's data is gone for certain: its process began another life, or its store came back empty or
@@ -146,6 +154,18 @@ impl Known<'_> {
         }
     }
 
+    /// Of the members that stay, puts the one first that is to order.
+    pub(super) fn put_heir_first(&self, shard: &Shard, members: &mut [Member]) {
+        let head_stays = members.first() == shard.members.first();
+        if self.succession == Succession::MostAdvanced && !head_stays {
+            let position = |member: &Member| self.report(shard, *member).map(|report| report.status.position);
+            let best = (0..members.len()).rev().max_by_key(|place| position(&members[*place]));
+            if let Some(best) = best {
+                members[..=best].rotate_right(1);
+            }
+        }
+    }
+
     fn remove_failed(&self, shard: &mut Shard) -> bool {
         let newcomer = newcomer(shard);
         let outcast = self.outcast(shard);
@@ -163,14 +183,7 @@ impl Known<'_> {
         if members.is_empty() || members.len() == shard.members.len() {
             return false;
         }
-        if self.succession == Succession::MostAdvanced {
-            let position = |member: &Member| self.report(shard, *member).map(|report| report.status.position);
-            let head_stays = members.first() == shard.members.first();
-            let best = (0..members.len()).rev().max_by_key(|place| position(&members[*place]));
-            if let Some(best) = best.filter(|_| !head_stays) {
-                members[..=best].rotate_right(1);
-            }
-        }
+        self.put_heir_first(shard, &mut members);
         if planted(Fault::WrongHeir) && members.first() != shard.members.first() {
             members.reverse();
         }
@@ -232,8 +245,7 @@ impl Known<'_> {
 
     /// A copy is missing: the node with the fewest replicas gets it, standbys first, and those that are here for longest.
     fn begin_fill(&mut self, shard: &mut Shard) -> bool {
-        let complete = shard.joining.is_some() || shard.members.len() >= self.copies;
-        if complete || !shard.members.iter().any(|member| self.is_sound(shard, *member)) {
+        if !self.wants_copy(shard) || !shard.members.iter().any(|member| self.is_sound(shard, *member)) {
             return false;
         }
         let holds = |node: NodeId| shard.members.iter().any(|member| member.node == node);

@@ -1,4 +1,4 @@
-//! Another mode for a table, while it serves.
+//! Another mode for a table, another datalet, or another number of copies, while it serves.
 //!
 //! ```text
 //!  user ──▶ node: wish ── in its heartbeats ──▶ coordinator: one map, with the new mode and a new view of every shard
@@ -9,26 +9,46 @@
 //! view of it that begins like any other. In that view nobody serves before all members have left the old one and have all
 //! that any of them had (`controlet/part/lease.rs`); requests wait meanwhile. It is not begun while a shard is being repaired.
 //! (TPDS 5 does the same with a second set of controlets.)
+//!
+//! Another datalet and other numbers of copies are views of repair afterwards, see `reshape.rs`.
 
 use super::repair::report_of;
 use super::{Coordinator, NodeView};
 use crate::controlet::mode;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::mutants::{Fault, planted};
-use crate::routing::map::{ClusterMap, Joining, Shard};
+use crate::routing::map::{ClusterMap, Joining, Shard, Table};
 use crate::time::{Micros, millis};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::ptr::fn_addr_eq;
 
+/// What a table should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct TableShape {
+    /// Its mode.
+    pub mode: String,
+    /// Its datalet kind.
+    pub datalet: String,
+    /// Copies of each shard.
+    pub copies: u8,
+}
+
+impl TableShape {
+    /// What a table is to be by the map.
+    pub fn of(table: &Table) -> TableShape {
+        TableShape { mode: table.mode.clone(), datalet: table.datalet.clone(), copies: table.copies }
+    }
+}
+
 /// What a node's user wants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Wish {
     /// The table's index.
     pub table: u16,
-    /// The mode that it should have.
-    pub mode: String,
+    /// What it should be.
+    pub shape: TableShape,
     /// The map's epoch when it was wished: a switch since then has fulfilled it, or was wished later.
     pub since: Epoch,
 }
@@ -45,26 +65,31 @@ impl Coordinator {
         let wishes = wishing.filter_map(|(_, node)| node.heartbeat.wish.as_ref());
         let mut switched = false;
         for wish in wishes {
-            let may = next.tables.get(usize::from(wish.table)).is_some_and(|table| {
-                let (old, new) = (mode(self.modes, &table.mode), mode(self.modes, &wish.mode));
-                let alike = old.zip(new).is_some_and(|(old, new)| fn_addr_eq(old.build, new.build));
-                alike && table.mode != wish.mode && table.switched <= wish.since
-            });
             let well = |shard: &&Shard| self.is_well(shard, nodes);
             let of_table = |shard: &&Shard| shard.table == wish.table;
-            if may && next.shards.iter().filter(of_table).all(|shard| well(&shard)) {
-                let epoch = next.epoch;
-                let table = &mut next.tables[usize::from(wish.table)];
-                (table.mode, table.switched) = (wish.mode.clone(), epoch);
-                for shard in next.shards.iter_mut().filter(|shard| shard.table == wish.table) {
-                    shard.epoch = if planted(Fault::SwitchInPlace) { shard.epoch } else { epoch };
-                    // Who is being filled has another source now, or another stream: it starts over.
-                    shard.joining = shard.joining.map(|joining| Joining { since: epoch, ..joining });
-                }
+            if self.may(next, wish) && next.shards.iter().filter(of_table).all(|shard| well(&shard)) {
+                reshape(next, wish);
                 switched = true;
             }
         }
         switched
+    }
+
+    /// Whether a wish is news, and can be fulfilled.
+    fn may(&self, next: &ClusterMap, wish: &Wish) -> bool {
+        let Some(table) = next.tables.get(usize::from(wish.table)) else { return false };
+        let (old, new) = (mode(self.modes, &table.mode), mode(self.modes, &wish.shape.mode));
+        let alike = old.zip(new).is_some_and(|(old, new)| fn_addr_eq(old.build, new.build));
+        // One datalet after the other: it is known of each copy in which of two it is.
+        let renewed = next.shards.iter().all(|shard| shard.table != wish.table || shard.outdated.is_empty());
+        let copies = (1..=next.nodes.len()).contains(&usize::from(wish.shape.copies));
+        // The only copy cannot be filled beside itself.
+        let renews = table.datalet != wish.shape.datalet;
+        alike
+            && copies
+            && (!renews || (renewed && next.nodes.len() > 1))
+            && TableShape::of(table) != wish.shape
+            && table.switched <= wish.since
     }
 
     /// Whether all members serve, and none is far behind.
@@ -95,5 +120,29 @@ impl Coordinator {
         };
         let shards = self.map.iter().flat_map(|map| &map.shards);
         shards.filter(|shard| !proven(shard)).map(|shard| shard.id).collect()
+    }
+}
+
+/// A wish becomes true in the map: a new mode at once, by a new view of each shard; what else is new, copy by copy.
+fn reshape(next: &mut ClusterMap, wish: &Wish) {
+    let epoch = next.epoch;
+    let Some(table) = next.tables.get_mut(usize::from(wish.table)) else { return };
+    let TableShape { mode, datalet, copies } = wish.shape.clone();
+    let (other_mode, other_datalet) = (table.mode != mode, table.datalet != datalet);
+    if other_datalet {
+        table.datalet_before = core::mem::replace(&mut table.datalet, datalet);
+    }
+    (table.mode, table.copies, table.switched) = (mode, copies, epoch);
+    for shard in next.shards.iter_mut().filter(|shard| shard.table == wish.table) {
+        if other_mode {
+            shard.epoch = if planted(Fault::SwitchInPlace) { shard.epoch } else { epoch };
+            // Who is being filled has another source now, or another stream: it starts over.
+            shard.joining = shard.joining.map(|joining| Joining { since: epoch, ..joining });
+        }
+        if other_datalet {
+            shard.outdated = shard.members.clone();
+            // A store that was opened before is of the former datalet.
+            shard.joining = None;
+        }
     }
 }

@@ -11,7 +11,7 @@
 use crate::controlet::{Input, MODES, Mode, Outbox, Settings, Status};
 use crate::coordinator::ReplicaReport;
 use crate::coordinator::agent::Agent;
-use crate::coordinator::switch::Wish;
+use crate::coordinator::switch::{TableShape, Wish};
 use crate::forward::{ForwardSettings, Line};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
 use crate::keeper::{Done, Task};
@@ -299,13 +299,13 @@ impl Node {
         }
     }
 
-    /// A user waits for a table to have that mode: told at the node's first worker, again and again until it is done, or he
+    /// A user waits for a table to have that shape: told at the node's first worker, again and again until it is done, or he
     /// gives up.
-    pub fn wish(&mut self, now: Now, table: u16, mode: &str) {
+    pub fn wish(&mut self, now: Now, table: u16, shape: &TableShape) {
         let Some((agent, map)) = self.agent.as_mut().zip(self.map.as_ref()) else { return };
         match map.tables.get(usize::from(table)) {
-            Some(known) if known.mode == mode => agent.hurry(),
-            _ => agent.wish(now, Wish { table, mode: mode.into(), since: map.epoch }),
+            Some(known) if TableShape::of(known) == *shape => agent.hurry(),
+            _ => agent.wish(now, Wish { table, shape: shape.clone(), since: map.epoch }),
         }
     }
 

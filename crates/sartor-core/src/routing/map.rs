@@ -49,8 +49,10 @@ pub struct Table {
     pub datalet: String,
     /// How many copies each of its shards should have.
     pub copies: u8,
-    /// The epoch in which it got its mode.
+    /// The epoch in which it was last given another mode, datalet or number of copies.
     pub switched: Epoch,
+    /// The datalet that it had before, in which there may be copies yet.
+    pub datalet_before: String,
 }
 
 /// A part of a table.
@@ -68,6 +70,8 @@ pub struct Shard {
     pub members: Vec<Member>,
     /// The epoch in which it began, empty: a later one than the first where all copies were lost.
     pub born: Epoch,
+    /// Members whose store is of the table's former datalet.
+    pub outdated: Vec<Member>,
     /// The replica that is being filled, or that has joined and is not proven yet.
     pub joining: Option<Joining>,
 }

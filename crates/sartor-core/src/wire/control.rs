@@ -1,7 +1,7 @@
 //! What nodes and coordinator say to each other, as bytes.
 
 use crate::controlet::{FillStatus, Status};
-use crate::coordinator::switch::Wish;
+use crate::coordinator::switch::{TableShape, Wish};
 use crate::coordinator::{Care, Heartbeat, Lag, NodeReport, NodeState, Repair, ReplicaReport, Welcome};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId};
 use crate::routing::map::ClusterMap;
@@ -20,7 +20,9 @@ impl Wire for Heartbeat {
         put_list(out, &self.reached, |out, node| put_varint(out, u64::from(node.0)));
         put_option(out, self.wish.as_ref(), |out, wish| {
             put_varint(out, u64::from(wish.table));
-            put_bytes(out, wish.mode.as_bytes());
+            put_bytes(out, wish.shape.mode.as_bytes());
+            put_bytes(out, wish.shape.datalet.as_bytes());
+            out.push(wish.shape.copies);
             wish.since.encode(out);
         });
     }
@@ -42,7 +44,9 @@ impl Wire for Heartbeat {
 }
 
 fn wish(from: &mut Reader) -> Result<Wish, Malformed> {
-    Ok(Wish { table: from.number()?, mode: from.text()?, since: Epoch::decode(from)? })
+    let table = from.number()?;
+    let shape = TableShape { mode: from.text()?, datalet: from.text()?, copies: from.byte()? };
+    Ok(Wish { table, shape, since: Epoch::decode(from)? })
 }
 
 impl Wire for ReplicaReport {

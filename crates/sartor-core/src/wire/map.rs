@@ -4,10 +4,11 @@ use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
 use crate::routing::map::{ClusterMap, Joining, Member, NodeEntry, Shard, Table};
 use crate::routing::slot::SLOTS;
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
+use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Version 1 knew no joining replicas, version 2 no switches.
-const VERSION: u8 = 3;
+/// Version 1 knew no joining replicas, version 2 no switches, version 3 no other datalets.
+const VERSION: u8 = 4;
 
 impl Wire for ClusterMap {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -28,6 +29,7 @@ impl Wire for ClusterMap {
             put_bytes(out, table.datalet.as_bytes());
             out.push(table.copies);
             table.switched.encode(out);
+            put_bytes(out, table.datalet_before.as_bytes());
         });
         put_list(out, &self.shards, |out, shard| {
             put_varint(out, u64::from(shard.id.0));
@@ -43,6 +45,7 @@ impl Wire for ClusterMap {
                 joining.member.encode(out);
                 put_varint(out, joining.since.0);
             });
+            put_list(out, &shard.outdated, |out, member| member.encode(out));
         });
     }
 
@@ -73,6 +76,7 @@ impl Wire for ClusterMap {
                     datalet: from.text()?,
                     copies: from.byte()?,
                     switched: if version < 3 { Epoch(1) } else { Epoch::decode(from)? },
+                    datalet_before: if version < 4 { String::new() } else { from.text()? },
                 })
             })?,
             shards: from.list(|from| {
@@ -84,6 +88,7 @@ impl Wire for ClusterMap {
                     members: from.list(Member::decode)?,
                     born: if version == 1 { Epoch(1) } else { Epoch::decode(from)? },
                     joining: if version == 1 { None } else { from.option(joining)? },
+                    outdated: if version < 4 { Vec::new() } else { from.list(Member::decode)? },
                 })
             })?,
         };

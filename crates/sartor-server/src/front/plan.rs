@@ -4,6 +4,7 @@ use crate::config::NodeConfig;
 use crate::settings::Settings;
 use crate::stats::Stats;
 use bytes::Bytes;
+use sartor_core::coordinator::switch::TableShape;
 use sartor_core::datalet::{CURSOR_NUMBERS, Cursor};
 use sartor_core::ids::{Position, ShardId};
 use sartor_core::operation::{Action, Consistency, Op};
@@ -78,13 +79,15 @@ pub enum Ask {
     Switch(SwitchAsk),
 }
 
-/// Which mode for which table.
+/// Which shape for which table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchAsk {
     /// The table's index.
     pub table: u16,
-    /// The mode.
-    pub mode: &'static str,
+    /// What it should be.
+    pub shape: TableShape,
+    /// Whether the number of copies or the datalet was asked for, so that it is done when all are there.
+    pub fills: bool,
     /// How long the client waits.
     pub until_us: Micros,
 }

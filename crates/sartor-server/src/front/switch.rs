@@ -1,41 +1,101 @@
-//! The command that gives a table another mode.
+//! The command that gives a table another mode, datalet or number of copies.
 
 use super::connection::Connection;
 use super::plan::{Ask, Env, Plan, SwitchAsk};
 use crate::resp::parse::Args;
-use sartor_core::controlet::{MODES, mode};
+use sartor_core::controlet::MODES;
+use sartor_core::coordinator::switch::TableShape;
+use sartor_core::routing::map::{ClusterMap, Table};
 use sartor_core::time::millis;
+use sartor_datalets::ENGINES;
 
 /// How long one command waits at most: who wants to wait longer sends it again, which costs nothing.
 const TIMEOUT_MS: u64 = 10_000;
 
-const SYNTAX: &str = "ERR syntax: SARTOR.SWITCH mode [TABLE name] [TIMEOUT ms]";
+const SYNTAX: &str = "ERR syntax: SARTOR.SWITCH [mode] [COPIES n] [DATALET kind] [TABLE name] [TIMEOUT ms], one of the first three at least";
 
-/// `SARTOR.SWITCH mode [TABLE name] [TIMEOUT ms]`
+/// What is wished, as far as it was said.
+#[derive(Default)]
+struct Said {
+    mode: Option<String>,
+    copies: Option<u8>,
+    datalet: Option<String>,
+    table: Option<String>,
+    timeout_ms: Option<u64>,
+}
+
+/// `SARTOR.SWITCH [mode] [COPIES n] [DATALET kind] [TABLE name] [TIMEOUT ms]`
 pub fn switch(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Result<Plan, String> {
-    let name = String::from_utf8_lossy(args.get(1)).to_lowercase();
-    let Some(mode) = mode(MODES, &name) else {
-        let names: Vec<&str> = MODES.iter().map(|mode| mode.name).collect();
-        return Err(format!("ERR there is no mode {name}; there is: {}", names.join(", ")));
+    let said = parse(args)?;
+    let map = env.map.ok_or("LOADING this node has no cluster map yet; is the coordinator up?")?;
+    let name = said.table.as_deref().unwrap_or("default");
+    let Some(table) = map.tables.iter().find(|known| known.name == name) else {
+        let names: Vec<&str> = map.tables.iter().map(|table| table.name.as_str()).collect();
+        return Err(format!("ERR there is no table {name}; there is: {}", names.join(", ")));
     };
-    let (mut table, mut timeout_ms) = (String::from("default"), TIMEOUT_MS);
-    if args.len().is_multiple_of(2) {
-        for option in (2..args.len()).step_by(2) {
-            let value = String::from_utf8_lossy(args.get(option + 1)).into_owned();
-            match args.get(option).to_ascii_lowercase().as_slice() {
-                b"table" => table = value,
-                b"timeout" => timeout_ms = value.parse().map_err(|_| SYNTAX)?,
-                _ => return Err(SYNTAX.into()),
-            }
-        }
-    } else {
+    let timeout_ms = said.timeout_ms.unwrap_or(TIMEOUT_MS).min(TIMEOUT_MS);
+    let until_us = env.now.steady_us.saturating_add(millis(timeout_ms));
+    let fills = said.copies.is_some() || said.datalet.is_some();
+    let shape = shape(map, table, said)?;
+    Ok(Plan::Worker(Ask::Switch(SwitchAsk { table: table.id, shape, fills, until_us })))
+}
+
+fn parse(args: &Args) -> Result<Said, String> {
+    let text = |place| String::from_utf8_lossy(args.get(place)).into_owned();
+    let is_option = |word: &str| matches!(word, "copies" | "datalet" | "table" | "timeout");
+    let mut said = Said::default();
+    let mut place = 1;
+    if !is_option(&text(1).to_lowercase()) {
+        said.mode = Some(known("mode", text(1).to_lowercase(), MODES.iter().map(|mode| mode.name))?);
+        place = 2;
+    }
+    if !(args.len() - place).is_multiple_of(2) {
         return Err(SYNTAX.into());
     }
-    let map = env.map.ok_or("LOADING this node has no cluster map yet; is the coordinator up?")?;
-    let Some(table) = map.tables.iter().find(|known| known.name == table) else {
-        let names: Vec<&str> = map.tables.iter().map(|table| table.name.as_str()).collect();
-        return Err(format!("ERR there is no table {table}; there is: {}", names.join(", ")));
+    for option in (place..args.len()).step_by(2) {
+        let value = text(option + 1);
+        match text(option).to_lowercase().as_str() {
+            "copies" => said.copies = Some(value.parse().map_err(|_| SYNTAX)?),
+            "datalet" => {
+                said.datalet = Some(known("datalet", value, ENGINES.iter().map(|engine| engine.name))?);
+            }
+            "table" => said.table = Some(value),
+            "timeout" => said.timeout_ms = Some(value.parse().map_err(|_| SYNTAX)?),
+            _ => return Err(SYNTAX.into()),
+        }
+    }
+    if said.mode.is_none() && said.copies.is_none() && said.datalet.is_none() {
+        return Err(SYNTAX.into());
+    }
+    Ok(said)
+}
+
+fn known<'a>(what: &str, name: String, names: impl Iterator<Item = &'a str>) -> Result<String, String> {
+    let names: Vec<&str> = names.collect();
+    if names.contains(&name.as_str()) {
+        return Ok(name);
+    }
+    Err(format!("ERR there is no {what} {name}; there is: {}", names.join(", ")))
+}
+
+/// The table as it is to be.
+fn shape(map: &ClusterMap, table: &Table, said: Said) -> Result<TableShape, String> {
+    let now = TableShape::of(table);
+    let shape = TableShape {
+        mode: said.mode.unwrap_or(now.mode),
+        datalet: said.datalet.unwrap_or(now.datalet),
+        copies: said.copies.unwrap_or(now.copies),
     };
-    let until_us = env.now.steady_us.saturating_add(millis(timeout_ms.min(TIMEOUT_MS)));
-    Ok(Plan::Worker(Ask::Switch(SwitchAsk { table: table.id, mode: mode.name, until_us })))
+    let (copies, nodes) = (usize::from(shape.copies), map.nodes.len());
+    if !(1..=nodes).contains(&copies) {
+        return Err(format!(
+            "ERR {copies} copies need as many nodes; there are {nodes}, and one copy at least"
+        ));
+    }
+    if table.datalet != shape.datalet && nodes == 1 {
+        return Err(
+            "ERR the only copy cannot be filled beside itself; another datalet needs another node".into()
+        );
+    }
+    Ok(shape)
 }

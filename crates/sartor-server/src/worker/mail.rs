@@ -5,6 +5,7 @@ use crate::link::Handover;
 use bytes::Bytes;
 use mio::{Poll, Token, Waker};
 use sartor_core::coordinator::ReplicaReport;
+use sartor_core::coordinator::switch::TableShape;
 use sartor_core::ids::ShardId;
 use sartor_core::node::letters::Letter;
 use sartor_core::routing::map::ClusterMap;
@@ -26,7 +27,7 @@ pub enum Mail {
     /// A link that is for you.
     Link(Handover),
     /// A user wants this table to have that mode.
-    Wish(u16, &'static str),
+    Wish(u16, TableShape),
     /// Damage the record of this key in your copy.
     Corrupt(ShardId, Bytes),
 }

@@ -371,7 +371,7 @@ impl Worker {
                     self.node.step(now, Event::Reports(worker, reports), &mut self.actions);
                 }
                 Mail::Corrupt(shard, key) => drop(self.corrupt(shard, &key)),
-                Mail::Wish(table, mode) => self.wish(now, table, mode),
+                Mail::Wish(table, shape) => self.wish(now, table, &shape),
                 Mail::Link(handover) => self.links.adopt(self.poll.registry(), handover, frames),
             }
         }

@@ -1,10 +1,11 @@
-//! Clients that wait for a table's other mode.
+//! Clients that wait until a table has another mode, datalet or number of copies.
 
 use super::{Mail, Worker};
 use crate::client::Client;
 use crate::front::plan::SwitchAsk;
 use crate::resp::reply::Reply;
 use sartor_core::coordinator::Care;
+use sartor_core::coordinator::switch::TableShape;
 use sartor_core::operation::SessionId;
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::time::{Micros, Now, millis};
@@ -65,22 +66,27 @@ impl Worker {
                 continue;
             };
             if now.steady_us >= waiting.ask.until_us {
-                let mode = waiting.ask.mode;
-                let text = format!("TRYAGAIN the switch to {mode} is not done yet: {why}; send it again");
+                let text = format!("TRYAGAIN the switch is not done yet: {why}; send it again");
                 self.answer_switch(&waiting, |reply| reply.error(&text));
-            } else {
-                self.wish(now, waiting.ask.table, waiting.ask.mode);
+            } else if self.is_there(&waiting) {
+                self.wish(now, waiting.ask.table, &waiting.ask.shape);
                 self.switches.waiting.push(waiting);
             }
         }
     }
 
     /// The node's first worker speaks with the coordinator.
-    pub(super) fn wish(&mut self, now: Now, table: u16, mode: &'static str) {
+    pub(super) fn wish(&mut self, now: Now, table: u16, shape: &TableShape) {
         match self.mailboxes.first().filter(|_| self.me.worker != 0) {
-            Some(first) => first.post(Mail::Wish(table, mode)),
-            None => self.node.wish(now, table, mode),
+            Some(first) => first.post(Mail::Wish(table, shape.clone())),
+            None => self.node.wish(now, table, shape),
         }
+    }
+
+    /// Whether the client has not gone.
+    fn is_there(&self, waiting: &Waiting) -> bool {
+        let client = self.clients.get(waiting.session.index as usize).and_then(Option::as_ref);
+        client.is_some_and(|client| client.connection.session == waiting.session)
     }
 
     fn answer_switch(&mut self, waiting: &Waiting, write: impl FnOnce(&mut Vec<u8>)) {
@@ -95,17 +101,34 @@ impl Worker {
     }
 }
 
-/// Whether every copy of every shard is in the mode; else what is missing.
+/// Whether every copy of every shard is as it should be; else what is missing.
 fn is_done(map: &ClusterMap, care: &Care, ask: &SwitchAsk) -> Result<(), String> {
     let Some(table) = map.tables.get(usize::from(ask.table)) else { return Err("the table is gone".into()) };
-    let shards = || map.shards.iter().filter(|shard| shard.table == ask.table);
-    let repaired = |id| care.repairs.iter().any(|repair| repair.shard == id);
-    let unproven = shards().find(|shard| care.unproven.contains(&shard.id));
-    match unproven {
-        _ if care.epoch < table.switched => Err("the coordinator was not heard yet".into()),
-        Some(shard) if repaired(shard.id) => Err(format!("shard {} is being repaired", shard.id.0)),
-        Some(shard) => Err(format!("not all copies of shard {} serve", shard.id.0)),
-        None if table.mode != ask.mode => Err("the coordinator has not begun it".into()),
-        None => Ok(()),
+    if care.epoch < table.switched {
+        return Err("the coordinator was not heard yet".into());
     }
+    let begun = TableShape::of(table) == ask.shape;
+    for shard in map.shards.iter().filter(|shard| shard.table == ask.table) {
+        let id = shard.id;
+        let unproven = care.unproven.contains(&id);
+        let repair = care.repairs.iter().find(|repair| repair.shard == id);
+        if let Some(repair) = repair.filter(|_| unproven || (begun && ask.fills)) {
+            let (node, done, total) = (repair.node.0, repair.done, repair.total);
+            return Err(format!("node {node} is being filled for shard {}: {done} of {total} records", id.0));
+        }
+        if unproven {
+            return Err(format!("not all copies of shard {} serve", id.0));
+        }
+        let late = care.lags.iter().filter(|lag| lag.shard == id).map(|lag| lag.us / 1000).max();
+        if let Some(late_ms) = late.filter(|late_ms| !begun && *late_ms >= 100) {
+            return Err(format!("a copy of shard {} is {late_ms} ms behind", id.0));
+        }
+        let (has, wants, old) = (shard.members.len(), usize::from(ask.shape.copies), shard.outdated.len());
+        if begun && ask.fills && (has != wants || old > 0) {
+            let kind = &table.datalet_before;
+            let old = if old > 0 { format!(", {old} in {kind}") } else { String::new() };
+            return Err(format!("shard {} has {has} of {wants} copies{old}", id.0));
+        }
+    }
+    if begun { Ok(()) } else { Err("the coordinator has not begun it".into()) }
 }

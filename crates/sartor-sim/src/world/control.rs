@@ -85,9 +85,11 @@ impl World {
         if estranged || self.plan.lasting.is_some() {
             return;
         }
-        let copies = usize::from(self.plan.copies);
-        let lacks = |shard: &&Shard| shard.members.len() != copies || shard.joining.is_some();
-        let lacking = self.map().and_then(|map| map.shards.iter().find(lacks)).cloned();
+        let lacks = |map: &ClusterMap, shard: &Shard| {
+            let copies = map.table_of(shard).map_or(0, |table| usize::from(table.copies));
+            shard.members.len() != copies || shard.joining.is_some() || !shard.outdated.is_empty()
+        };
+        let lacking = self.map().and_then(|map| map.shards.iter().find(|shard| lacks(map, shard))).cloned();
         if let Some(shard) = lacking {
             let (id, members, joining) = (shard.id.0, shard.members, shard.joining);
             self.error = Some(format!("shard {id} is not repaired yet: {members:?}, {joining:?}"));

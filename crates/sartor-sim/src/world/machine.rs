@@ -61,7 +61,9 @@ impl World {
             machine.tasks.retain(|(of, _)| *of != shard);
         }
         for (shard, epoch) in actions.opened {
-            let open = engine(self.plan.datalet).expect("a known engine").open;
+            let map = machine.node.as_ref().and_then(Node::map);
+            let kind = map.map_or(self.plan.datalet, |map| &map.tables[0].datalet);
+            let open = engine(kind).expect("a known engine").open;
             let store = open(&Options { seed: 9 }).expect("an engine that opens");
             let store = Box::new(Flaky::new(store, machine.mishaps.clone()));
             let keeper = Keeper::enveloped(store, KeeperLimits::default()).starting_in(epoch);

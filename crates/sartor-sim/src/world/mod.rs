@@ -221,7 +221,7 @@ impl World {
             let at = fault.at;
             world.at(at, Happening::Part);
         }
-        world.plan_switches();
+        world.plan_switches(seed);
         world.at(millis(50), Happening::Client);
         world.at(0, Happening::Tick);
         world

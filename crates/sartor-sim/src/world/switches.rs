@@ -2,7 +2,9 @@
 
 use super::{Happening, World};
 use sartor_core::controlet::{Promise, mode};
-use sartor_core::routing::map::ClusterMap;
+use sartor_core::coordinator::switch::TableShape;
+use sartor_core::random::{Random, mix};
+use sartor_core::routing::map::{ClusterMap, Table};
 use sartor_core::time::{Micros, millis};
 
 /// Who wants a switch says so again and again, as often as this.
@@ -10,13 +12,21 @@ const TRIES_MAX: u8 = 60;
 const AGAIN_US: Micros = millis(100);
 
 /// A user who wants another mode.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Wanted {
     /// At which node he says so.
     pub node: u16,
     /// How often he did.
     pub tries: u8,
-    mode: &'static str,
+    what: What,
+}
+
+/// What he wants.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Mode(&'static str),
+    Copies(u8),
+    Datalet(&'static str),
 }
 
 /// What the table's modes promised when.
@@ -39,32 +49,67 @@ impl Modes {
     }
 }
 
+impl What {
+    /// The table as it would be then.
+    fn reshape(self, table: &Table) -> TableShape {
+        let shape = TableShape::of(table);
+        match self {
+            What::Mode(mode) => TableShape { mode: mode.into(), ..shape },
+            What::Copies(copies) => TableShape { copies, ..shape },
+            What::Datalet(datalet) => TableShape { datalet: datalet.into(), ..shape },
+        }
+    }
+}
+
 impl World {
     /// About one switch in eight seconds, often two in a row.
-    pub(super) fn plan_switches(&mut self) {
+    pub(super) fn plan_switches(&mut self, seed: u64) {
         if !self.config.switches {
             return;
         }
+        self.plan_reshapes(seed);
         for _ in 0..(self.config.run_ms / 8000).max(2) {
             let mut at = self.random.between(millis(500), millis(self.config.run_ms * 9 / 10));
             for _ in 0..self.random.between(1, 2) {
                 let node = self.random.below(self.machines.len() as u64) as u16;
                 let modes = self.config.modes;
                 let mode = modes[self.random.below(modes.len() as u64) as usize].name;
-                self.at(at, Happening::Wish(Wanted { node, tries: 0, mode }));
+                self.at(at, Happening::Wish(Wanted { node, tries: 0, what: What::Mode(mode) }));
                 at += self.random.below(millis(1500));
             }
         }
     }
 
+    /// In half of the seeds the table gets other numbers of copies, and other datalets, too. By chances of its own, so that
+    /// all others mean what they meant.
+    fn plan_reshapes(&mut self, seed: u64) {
+        if !matches!(seed % 4, 0 | 3) {
+            return;
+        }
+        let mut random = Random::new(mix(seed));
+        let copies_max = (self.machines.len() as u64).min(3);
+        for _ in 0..random.between(1, 4) {
+            let at = random.between(millis(500), millis(self.config.run_ms * 9 / 10));
+            let what = match random.below(3) {
+                0 => What::Datalet(if random.percent(50) { "hash" } else { "tree" }),
+                _ => What::Copies(random.between(1, copies_max) as u8),
+            };
+            let node = random.below(self.machines.len() as u64) as u16;
+            self.at(at, Happening::Wish(Wanted { node, tries: 0, what }));
+        }
+    }
+
     pub(super) fn want(&mut self, wanted: Wanted) {
-        let has = self.map().is_some_and(|map| map.tables[0].mode == wanted.mode);
+        let has = self
+            .map()
+            .is_some_and(|map| wanted.what.reshape(&map.tables[0]) == TableShape::of(&map.tables[0]));
         if self.net.healed || wanted.tries == TRIES_MAX || (has && wanted.tries > 0) {
             return;
         }
         let now = self.now(wanted.node);
         if let Some(node) = &mut self.machines[usize::from(wanted.node)].node {
-            node.wish(now, 0, wanted.mode);
+            let shape = node.map().map(|map| wanted.what.reshape(&map.tables[0]));
+            shape.iter().for_each(|shape| node.wish(now, 0, shape));
             self.plan_turn(wanted.node);
         }
         let again = Wanted { tries: wanted.tries + 1, ..wanted };
