@@ -21,7 +21,7 @@ def refuses(db, words, text):
     assert str(refused.value).startswith(text), refused.value
 
 
-@pytest.mark.parametrize("mode", ["ms+sc", "ms+ec", "aa+sc", "aa+ec"])
+@pytest.mark.parametrize("mode", ["ms+sc", "ms+ec", "aa+sc", "aa+ec", "aa-ms"])
 def test_levels(mode):
     with started("--mode", mode) as cluster:
         db = cluster.client(node=1, **ONE)

@@ -9,6 +9,7 @@
 //! altogether.
 
 pub mod aa_ec;
+pub mod aa_ms;
 pub mod aa_sc;
 pub mod ms_ec;
 pub mod ms_sc;
@@ -309,7 +310,7 @@ pub enum Promise {
 }
 
 /// All modes, in the order users should consider them.
-pub const MODES: &[Mode] = &[ms_sc::MODE, ms_ec::MODE, aa_sc::MODE, aa_ec::MODE];
+pub const MODES: &[Mode] = &[ms_sc::MODE, ms_ec::MODE, aa_sc::MODE, aa_ec::MODE, aa_ms::MODE];
 
 /// A mode by name.
 pub fn mode<'a>(modes: &'a [Mode], name: &str) -> Option<&'a Mode> {

@@ -20,6 +20,39 @@ pub enum Topology {
     Chain,
     /// The first one to all others.
     Star,
+    /// The first one to half of the members, the active ones, and each of those to its share of the others.
+    Tree,
+}
+
+impl Topology {
+    /// From whom the member at this place of so many gets what is ordered; the first one orders.
+    pub fn upstream(self, place: usize, count: usize) -> Option<usize> {
+        let before = place.checked_sub(1)?;
+        Some(match self {
+            Topology::Chain => before,
+            Topology::Star => 0,
+            Topology::Tree => match place.checked_sub(active(count)) {
+                None => 0,
+                // The last active one has the first share, as the first one has the most to do.
+                Some(other) => active(count) - 1 - other % active(count),
+            },
+        })
+    }
+
+    /// To whom the member at this place passes it on.
+    pub fn downstream(self, place: usize, count: usize) -> impl Iterator<Item = usize> {
+        (0..count).filter(move |other| self.upstream(*other, count) == Some(place))
+    }
+
+    /// Who knows first what all members have, and fills a newcomer.
+    pub fn teller(self, count: usize) -> usize {
+        if self == Topology::Chain { count.saturating_sub(1) } else { 0 }
+    }
+}
+
+/// How many of a tree's members are active: half of them, and two at least.
+pub fn active(count: usize) -> usize {
+    (count / 2).max(2)
 }
 
 /// When an answer may leave.
@@ -46,5 +79,27 @@ impl Rules {
     /// Whether each shard behaves as if there were one copy.
     pub fn is_strong(&self) -> bool {
         self.answers == Answers::AtAll
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    fn upstreams(topology: Topology, count: usize) -> Vec<Option<usize>> {
+        (0..count).map(|place| topology.upstream(place, count)).collect()
+    }
+
+    #[test]
+    fn everybody_gets_what_is_ordered_from_somebody() {
+        assert_eq!(upstreams(Topology::Chain, 3), [None, Some(0), Some(1)]);
+        assert_eq!(upstreams(Topology::Star, 3), [None, Some(0), Some(0)]);
+        assert_eq!(upstreams(Topology::Tree, 3), [None, Some(0), Some(1)]);
+        assert_eq!(upstreams(Topology::Tree, 4), [None, Some(0), Some(1), Some(0)]);
+        assert_eq!(upstreams(Topology::Tree, 6), [None, Some(0), Some(0), Some(2), Some(1), Some(0)]);
+        assert!(Topology::Tree.downstream(0, 6).eq([1, 2, 5]));
+        assert!(Topology::Tree.downstream(3, 6).eq([]));
+        assert!(Topology::Chain.downstream(1, 3).eq([2]));
     }
 }

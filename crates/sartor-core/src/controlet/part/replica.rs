@@ -176,13 +176,9 @@ impl Replica {
     fn follow(&mut self, now: Now) {
         let before = core::mem::take(&mut self.followers);
         let joined = self.source.take();
-        let (place, first) = (self.view.place(), self.stream.first());
-        let downstream = match (self.topology(), place) {
-            (Topology::Chain, Some(place)) => self.view.members.get(place + 1..place + 2).unwrap_or_default(),
-            (Topology::Star, Some(0)) => self.view.members.get(1..).unwrap_or_default(),
-            _ => &[],
-        };
-        for member in downstream {
+        let (topology, first, members) = (self.topology(), self.stream.first(), &self.view.members);
+        let downstream = self.view.place().map(|place| topology.downstream(place, members.len()));
+        for member in downstream.into_iter().flatten().map(|place| &members[place]) {
             let known = before.iter().find(|follower| follower.node == member.node && !follower.cut);
             let filled = joined.iter().filter(|source| source.joining.member == *member);
             let filled = filled.map(|source| &source.follower).next();
@@ -202,7 +198,7 @@ impl Replica {
     pub fn is_end(&self) -> bool {
         match self.topology() {
             Topology::Chain => self.view.members.last().is_some_and(|tail| tail.node == self.view.me),
-            Topology::Star => self.view.members.len() == 1 && self.view.is_member(),
+            Topology::Star | Topology::Tree => self.view.members.len() == 1 && self.view.is_member(),
         }
     }
 
@@ -231,10 +227,8 @@ impl Replica {
         {
             self.sink = Some(Sink { since: joining.since, asked: 0, taken: 0, start: Position::ZERO });
         }
-        let fills = match self.topology() {
-            Topology::Chain => self.is_end(),
-            Topology::Star => self.view.is_head(),
-        };
+        let teller = self.topology().teller(self.view.members.len());
+        let fills = self.view.place() == Some(teller);
         let wanted =
             self.view.joining.filter(|joining| fills && !self.view.members.contains(&joining.member));
         if self.source.as_ref().map(|source| source.joining) != wanted {
@@ -275,8 +269,27 @@ impl Replica {
         match self.topology() {
             // The last one of a chain speaks for all before it.
             Topology::Chain => self.applied,
-            Topology::Star => self.submitted,
+            Topology::Star | Topology::Tree => self.submitted,
         }
+    }
+
+    /// Up to where this replica, and those that get the stream from it, have everything.
+    fn reached(&self) -> Position {
+        if self.topology() != Topology::Tree || self.sink.is_some() {
+            return self.applied;
+        }
+        let below = self.followers.iter().filter(|follower| self.counts(follower));
+        let least = below.map(|follower| follower.acked).min().unwrap_or(self.applied.sequence);
+        if least >= self.applied.sequence {
+            return self.applied;
+        }
+        Position { epoch: self.epoch_of(least), sequence: least }
+    }
+
+    /// Whether what a follower lacks is not at all members.
+    fn counts(&self, follower: &Follower) -> bool {
+        // Who was given up may answer reads until it is none of the members.
+        !follower.cut || (self.view.rules.is_strong() && !planted(Fault::CutDoesNotCount))
     }
 
     /// Whether this replica may serve, and tell what it knows.
@@ -329,7 +342,7 @@ impl Replica {
     /// Whether nobody is to have what is ordered here.
     fn is_alone(&self) -> bool {
         // In a chain, who comes after one that was cut off may still need what is kept.
-        let nobody = self.topology() == Topology::Star && self.followers.iter().all(|follower| follower.cut);
+        let nobody = self.topology() != Topology::Chain && self.followers.iter().all(|follower| follower.cut);
         (self.followers.is_empty() || nobody) && self.source.as_ref().is_none_or(|source| source.follower.cut)
     }
 
@@ -403,9 +416,9 @@ impl Replica {
 
     /// Whether another replica tells what came of a request that was ordered here.
     pub fn is_told_elsewhere(&self, from: From) -> bool {
-        let gets = |node: NodeId| self.followers.iter().any(|f| f.node == node && !f.cut);
-        let mut members = self.view.members.iter();
-        self.carries_operations() && members.any(|member| is_of(from, *member) && gets(member.node))
+        let lacks = |node: NodeId| self.followers.iter().any(|f| f.node == node && f.cut);
+        let mut others = self.view.members.iter().filter(|member| member.node != self.view.me);
+        self.carries_operations() && others.any(|member| is_of(from, *member) && !lacks(member.node))
     }
 
     /// What is kept of a request that has an entry.
@@ -462,6 +475,9 @@ impl Replica {
             self.stream.push_encoded(position.sequence, start.slice(..start.len() - reader.left().len()));
             out.tasks.push(self.take_item(now, item));
         }
+        if self.topology() == Topology::Tree {
+            self.notify_followers(now, self.submitted.sequence);
+        }
         self.learn_stable(now, message.stable);
     }
 
@@ -487,13 +503,12 @@ impl Replica {
 
     fn is_upstream(&self, from: NodeId) -> bool {
         let members = &self.view.members;
-        let upstream = match (self.topology(), self.view.place()) {
+        let (topology, count) = (self.topology(), members.len());
+        let upstream = match self.view.place() {
             // A new primary learns from those who know more than it, until it is level with them.
-            (_, Some(0)) if !self.is_level() => members.iter().find(|m| m.node == from),
-            (_, Some(0)) => None,
-            (Topology::Chain, Some(place)) => place.checked_sub(1).and_then(|before| members.get(before)),
-            (Topology::Chain, None) => members.last(),
-            (Topology::Star, _) => members.first(),
+            Some(0) if !self.is_level() => members.iter().find(|m| m.node == from),
+            Some(place) => topology.upstream(place, count).and_then(|before| members.get(before)),
+            None => members.get(topology.teller(count)),
         };
         upstream.is_some_and(|member| member.node == from)
     }
@@ -530,7 +545,7 @@ impl Replica {
         if self.view.is_head() && !learns {
             return;
         }
-        let waited_for = self.is_end() || self.topology() == Topology::Star || self.sink.is_some() || learns;
+        let waited_for = self.is_end() || self.topology() != Topology::Chain || self.sink.is_some() || learns;
         self.ack_soon(if waited_for { 0 } else { now.steady_us + tells_after(&self.settings) });
     }
 
@@ -561,7 +576,9 @@ impl Replica {
             follower.on_ack(now, ack.applied.sequence.min(sent), &self.stream);
         }
         match self.topology() {
-            Topology::Star if self.view.is_head() => self.compute_stable(),
+            Topology::Star | Topology::Tree if self.view.is_head() => self.compute_stable(),
+            // Who is above waits for it.
+            Topology::Tree => self.ack_soon(0),
             Topology::Chain if self.view.members.last().is_some_and(|tail| tail.node == from) => {
                 self.learn_stable(now, ack.stable);
             }
@@ -580,15 +597,11 @@ impl Replica {
         }
     }
 
-    /// The primary of a star knows what all have from what each has.
+    /// The first of a star or tree knows what all have from what each has.
     fn compute_stable(&mut self) {
-        // Who was given up may answer reads until it is none of the members.
-        let counts = |follower: &&Follower| {
-            !follower.cut || (self.view.rules.is_strong() && !planted(Fault::CutDoesNotCount))
-        };
         let had =
             |follower: &Follower| if planted(Fault::SentIsHad) { follower.sent } else { follower.acked };
-        let followers = self.followers.iter().filter(counts).map(had);
+        let followers = self.followers.iter().filter(|follower| self.counts(follower)).map(had);
         let least = followers.chain([self.applied.sequence]).min().unwrap_or(0);
         if least > self.stable.sequence {
             self.stable = Position { epoch: self.epoch_of(least), sequence: least };
@@ -607,10 +620,8 @@ impl Replica {
         }
         self.note_full(from, message.full);
         self.dirty = true;
-        let sender_knows = match self.topology() {
-            Topology::Chain => self.view.members.last(),
-            Topology::Star => self.view.members.first(),
-        };
+        let members = &self.view.members;
+        let sender_knows = members.get(self.topology().teller(members.len()));
         if sender_knows.is_some_and(|member| member.node == from) {
             self.learn_stable(now, message.stable);
         }
@@ -706,7 +717,7 @@ impl Replica {
         }
         let what = (Epoch(0), self.stable, self.sendable().sequence);
         // Answers and reads wait for it there.
-        let tells = self.topology() == Topology::Star && self.view.rules.is_strong();
+        let tells = self.topology() != Topology::Chain && self.view.rules.is_strong();
         for follower in self.followers.iter_mut().chain(&mut self.rescue).filter(|follower| !follower.cut) {
             follower.send(now, &self.stream, what, &self.settings, &mut out.sends);
             if tells {
@@ -740,17 +751,21 @@ impl Replica {
         }
         self.ack_at = None;
         let fill = self.sink.as_ref().map_or((Epoch(0), 0), |sink| (sink.since, sink.taken));
-        let ack = Message::Ack(Ack { applied: self.applied, stable: self.stable, fill, full: self.im_full });
+        let applied = self.reached();
+        let ack = Message::Ack(Ack { applied, stable: self.stable, fill, full: self.im_full });
         let (me, members) = (self.view.me, &self.view.members);
-        let upstream = match (self.topology(), self.view.place()) {
+        let (topology, count) = (self.topology(), members.len());
+        let upstream = match self.view.place() {
             // All wait for the tail: for their answers, or to forget what they keep.
-            (Topology::Chain, Some(_)) if self.is_end() => &members[..],
+            Some(_) if topology == Topology::Chain && self.is_end() => 0..count,
             // Those who know more than a new primary.
-            (_, Some(0)) => &members[..],
-            (Topology::Chain, Some(place)) => &members[place.saturating_sub(1)..place],
-            (Topology::Chain, None) => &members[members.len().saturating_sub(1)..],
-            (Topology::Star, _) => &members[..1],
+            Some(0) => 0..count,
+            place => {
+                let to = place.map_or(Some(topology.teller(count)), |place| topology.upstream(place, count));
+                to.map_or(0..0, |to| to..to + 1)
+            }
         };
+        let upstream = &members[upstream];
         let others = upstream.iter().filter(|member| member.node != me);
         out.sends.extend(others.map(|member| (member.node, ack.clone())));
     }
@@ -785,7 +800,7 @@ impl Replica {
             let silent = crowded && source.follower.is_silent(now, self.applied.sequence, &self.settings);
             source.follower.cut |= slow || silent || source.bytes() > bytes_max;
         }
-        if self.topology() == Topology::Star && self.view.is_head() {
+        if self.topology() != Topology::Chain && self.view.is_head() {
             self.compute_stable();
         }
         self.trim();
@@ -859,7 +874,14 @@ impl Replica {
             return 0;
         }
         let has = |follower: &&Follower| !follower.cut && follower.acked >= place.sequence;
-        self.followers.iter().filter(has).count()
+        // In a tree, one speaks for those that it passes everything on to.
+        let members = &self.view.members;
+        let with_others = |follower: &Follower| {
+            let place = members.iter().position(|member| member.node == follower.node).unwrap_or(0);
+            let below = |_: &usize| self.topology() == Topology::Tree;
+            1 + self.topology().downstream(place, members.len()).filter(below).count()
+        };
+        self.followers.iter().filter(has).map(with_others).sum()
     }
 
     /// When it wants to be called.
