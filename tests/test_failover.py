@@ -206,9 +206,10 @@ def survives(cluster, what, fault):
     wait_same_everywhere(cluster, patient.keys + strict.keys + counting.keys)
 
 
-def test_ms_sc_nobody_notices_a_killed_node():
-    with started("--mode", "ms+sc") as cluster:
-        for node in (0, 1, 2):
+@pytest.mark.parametrize("mode, nodes", [("ms+sc", (0, 1, 2)), ("aa+sc", (0, 1))])
+def test_nobody_notices_a_killed_node(mode, nodes):
+    with started("--mode", mode) as cluster:
+        for node in nodes:
             survives(cluster, f"kill{node}", lambda held: killed(cluster, node, held))
 
 
@@ -322,6 +323,20 @@ def test_ms_ec_reads_go_on_while_the_primary_is_dead(readonly):
                     assert reader.get(key) == key.encode()
                     longest, reads = max(longest, time.monotonic() - start), reads + 1
         print(f"\nms+ec, primary killed: {reads} reads, the longest took {longest:.3f} s")
+
+
+@pytest.mark.parametrize("mode", ["aa+ec", "aa-ms"])
+def test_what_two_have_outlives_one(mode):
+    """Clients never ask again, so that a write counts once it was acknowledged; the first member of each shard is killed."""
+    with started("--mode", mode) as cluster:
+        with Load(ports(cluster)[1:], connections=30, retries=False, prefix="two") as load:
+            for node in (0, 1):
+                wait_for(lambda: load.written_since(0), "the load is going")
+                time.sleep(0.5)
+                killed(cluster, node)
+        print(f"\n{mode}: {load.summary()}; longest time without a write {longest_gap(load.operations):.3f} s")
+        wait_same_everywhere(cluster, load.keys)
+        assert check_nothing_lost(load.operations, load.final(cluster.port)[0]) is None
 
 
 def test_ms_ec_a_paused_primary_does_not_split_the_history():
