@@ -13,7 +13,7 @@ import redis
 
 from conftest import SARTOR, wait_for
 from history import Load, check_counters, check_linearizable, check_nothing_lost, longest_gap
-from test_failover import ports, signalled, started, status, stopped, wait_healed, wait_same_everywhere
+from test_failover import ports, signalled, slow, started, status, stopped, wait_healed, wait_same_everywhere
 
 MODES = ["ms+sc", "ms+ec", "aa+sc", "aa+ec", "aa-ms"]
 WEAK = {"ms+ec", "aa+ec", "aa-ms"}
@@ -85,6 +85,28 @@ def test_nobody_notices_that_modes_change():
         for final, _ in finals[counting]:
             assert check_counters(counting.operations, final) is None
         wait_same_everywhere(cluster, patient.keys + strict.keys + counting.keys)
+
+
+@slow
+def test_a_minute_with_strong_modes_is_linearizable_throughout():
+    """From ms+sc to aa+sc and back under clients with the library's defaults: every answer of 60 s belongs to one order."""
+    with started("--mode", "ms+sc") as cluster:
+        at = ports(cluster)
+        patient = Load(at, connections=50, prefix="p")
+        strict = Load(at, connections=16, keys=20, retries=False, prefix="s")
+        with patient, strict:
+            for mode in ("aa+sc", "ms+sc"):
+                time.sleep(20)
+                began, ended = switch(cluster, mode)
+                answers = [op for op in patient.operations if op.end >= began and op.start <= ended + 0.5]
+                longest = max(op.end - op.start for op in answers)
+                print(f"\n{mode}: {ended - began:.2f} s; the longest that a client waited for an answer {longest:.3f} s")
+            time.sleep(20)
+        print(f"  patient: {patient.summary()}\n  strict: {strict.summary()}")
+        assert not patient.errors + strict.errors, (patient.errors + strict.errors)[0]
+        finals = [strict.final(port) for port in at]
+        assert check_linearizable(strict.operations + [read for _, reads in finals for read in reads]) is None
+        assert check_nothing_lost(patient.operations, patient.final(cluster.port)[0]) is None
 
 
 def kinds(cluster):
