@@ -240,7 +240,7 @@ fn a_crowded_stream_holds_requests_back_and_the_silent_are_given_up() {
 fn a_read_of_what_never_gets_everywhere_is_refused_in_time() {
     let mut group = Group::new(&CHAIN, &[0, 1], Settings::default());
     // The tail lives and promises, but gets no entry any more.
-    group.lost = |to, message| to == 1 && matches!(message, Message::Entries(_));
+    group.lost = |_, to, message| to == 1 && matches!(message, Message::Entries(_));
     group.ask(0, 1, set("k", "v"));
     group.ask(0, 2, get("k"));
     group.pass(4900);

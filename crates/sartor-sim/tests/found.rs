@@ -50,6 +50,7 @@ const FOUND_LATE: &[(&str, u64, &str)] = &[
     ),
     ("ms+ec", 8_018_139, "the same of a causal read"),
     ("ms+ec", 8_044_011, "the same"),
+    ("ms+ec", 8_014_779, "the same of a bounded read that had to go elsewhere, before the earlier one did"),
     ("ms+sc", 6_000_800, "of two copies that had both been too slow neither served again"),
 ];
 

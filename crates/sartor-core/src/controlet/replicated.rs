@@ -30,7 +30,8 @@ pub struct Replicated {
     orders: Orders,
     waiters: Vec<Waiter>,
     /// Answers to reads that need not see the newest state, in order, until the end of the turn.
-    lax: Vec<(Request, Outcome, Position)>,
+    /// Without an answer where it is the head's to give.
+    lax: Vec<(Request, Option<(Outcome, Position)>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -55,6 +56,10 @@ impl Replicated {
     fn on_view(&mut self, now: Now, view: View, out: &mut Effects) {
         let was_strong = self.is_strong();
         self.orders.on_view(now, view, out);
+        if was_strong && !self.is_strong() {
+            let refused = self.orders.take_strong().into_iter();
+            out.replies.extend(refused.map(|request| (request.from, weaker(), Position::ZERO)));
+        }
         if self.is_strong() != was_strong || !self.orders.replica.view.is_member() {
             out.forwards.extend(self.lax.drain(..).map(|(request, ..)| request));
         }
@@ -92,6 +97,9 @@ impl Replicated {
                 self.orders.on_decided(now, request, outcome, entry, needs);
             }
             Some(Done::Read(request, Some(outcome))) => self.on_read(now, request, outcome, out),
+            // It finds its way in the order of its connection.
+            Some(Done::Read(request, None)) if !self.is_strong() => self.lax.push((request, None)),
+            Some(Done::Read(request, None)) => out.forwards.push(request),
             _ => {}
         }
     }
@@ -100,15 +108,17 @@ impl Replicated {
         let replica = &self.orders.replica;
         match request.consistency {
             Consistency::Eventual => out.reads.push((request, outcome, replica.applied)),
-            Consistency::Bounded(us) if !replica.is_fresh(now, us) => out.forwards.push(request),
+            Consistency::Bounded(us) if !replica.is_fresh(now, us) => self.lax.push((request, None)),
             // An earlier one of its connection may turn out to be the head's.
             Consistency::Causal | Consistency::Bounded(_) => {
-                self.lax.push((request, outcome, replica.applied));
+                self.lax.push((request, Some((outcome, replica.applied))));
             }
             Consistency::Strong if !self.is_strong() => {
                 out.replies.push((request.from, weaker(), Position::ZERO));
             }
-            Consistency::Mode if !self.is_strong() => self.lax.push((request, outcome, replica.applied)),
+            Consistency::Mode if !self.is_strong() => {
+                self.lax.push((request, Some((outcome, replica.applied))));
+            }
             _ if planted(Fault::ReadUncommitted) => out.reads.push((request, outcome, replica.applied)),
             Consistency::Mode | Consistency::Strong => {
                 let (needs, at) = (self.orders.replica.seen_by(&request.op), replica.applied);
@@ -121,9 +131,10 @@ impl Replicated {
         let Op::Wait { copies, timeout_ms } = request.op else { return };
         let replica = &self.orders.replica;
         if self.is_strong() {
-            // What the connection was told of is at all members.
+            // What the connection was told of is at all members, or will be.
             let (copies, at) = (replica.view.members.len() as i64 - 1, replica.applied);
-            return self.orders.answer(now, request, Outcome::Integer(copies), at, 0);
+            let needs = if replica.contains(request.floor) { request.floor.sequence } else { 0 };
+            return self.orders.answer(now, request, Outcome::Integer(copies), at, needs);
         }
         let is_full = self.waiters.len() >= replica.settings.waiters_max;
         let patience = if is_full { 0 } else { millis(timeout_ms).min(replica.settings.waiter_us) };
@@ -153,14 +164,15 @@ impl Replicated {
         }
         let may = !self.is_strong() && self.orders.replica.may_read(now);
         let mut turned: Vec<From> = Vec::new();
-        for (request, outcome, at) in self.lax.drain(..) {
+        for (request, answer) in self.lax.drain(..) {
             let turns = !may && request.consistency == Consistency::Mode;
             let follows = turned.iter().any(|from| is_same_connection(*from, request.from));
-            if turns || follows {
-                turned.push(request.from);
-                out.forwards.push(request);
-            } else {
-                out.reads.push((request, outcome, at));
+            match answer.filter(|_| !turns && !follows) {
+                Some((outcome, at)) => out.reads.push((request, outcome, at)),
+                None => {
+                    turned.push(request.from);
+                    out.forwards.push(request);
+                }
             }
         }
     }

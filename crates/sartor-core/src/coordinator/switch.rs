@@ -54,7 +54,7 @@ pub struct Wish {
 }
 
 /// A copy that is further behind than this must catch up first, as requests would wait for that.
-const LAG_MAX_US: Micros = millis(100);
+pub(super) const LAG_MAX_US: Micros = millis(100);
 
 impl Coordinator {
     /// Fulfils a wish, if there is one and its table is well.

@@ -74,7 +74,7 @@ impl Node {
         let view = view_of(shard, mode.rules, me);
         if view.includes_me() && map.worker_of(shard.id) == self.me.worker {
             self.seats[usize::from(shard.id.0)] = Some(Seat::new(now, mode, view, &self.settings));
-            out.opened.push((shard.id, shard.epoch));
+            out.opened.push((shard.id, shard.born));
             self.step_seat(now, shard.id, Input::Full(self.full), out);
         }
     }

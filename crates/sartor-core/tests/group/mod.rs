@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use sartor_core::controlet::part::message::Message;
-use sartor_core::controlet::{AnyControlet, Input, Mode, Outbox, Settings, View, ms_ec, ms_sc};
+use sartor_core::controlet::{AnyControlet, Input, Mode, Outbox, Settings, View, aa_ec, aa_sc, ms_ec, ms_sc};
 use sartor_core::datalet::{Cursor, Datalet, DataletError, Page};
 use sartor_core::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
@@ -69,8 +69,8 @@ pub struct Group {
     pub wire: VecDeque<(u16, u16, Bytes)>,
     /// Nodes to which nothing is delivered, and whose messages get lost.
     pub cut: Vec<u16>,
-    /// Which messages get lost on their way to a node.
-    pub lost: fn(u16, &Message) -> bool,
+    /// Which messages get lost, by who sent them and who should get them.
+    pub lost: fn(u16, u16, &Message) -> bool,
     /// What was answered: by which node, to which tag or number, what.
     pub answers: Vec<(u16, u64, Outcome)>,
     /// Tasks wait in `owed` until the test runs them.
@@ -98,6 +98,8 @@ pub fn view(epoch: u64, me: u16, members: &[u16], joining: Option<(u16, u64)>) -
 
 pub const CHAIN: Mode = ms_sc::MODE;
 pub const STAR: Mode = ms_ec::MODE;
+pub const STRONG: Mode = aa_sc::MODE;
+pub const LOG: Mode = aa_ec::MODE;
 
 impl Group {
     pub fn new(mode: &'static Mode, members: &[u16], settings: Settings) -> Group {
@@ -107,7 +109,7 @@ impl Group {
             replicas,
             wire,
             cut: vec![],
-            lost: |_, _| false,
+            lost: |_, _, _| false,
             answers: vec![],
             slow: false,
             owed: vec![],
@@ -154,8 +156,12 @@ impl Group {
                 self.answers.push((node, tag, outcome));
             }
             for (request, outcome, _) in out.effects.reads {
-                let From::Session { tag, .. } = request.from else { unreachable!("reads are of sessions") };
-                self.answers.push((node, u64::from(tag), outcome));
+                let tag = match request.from {
+                    From::Session { tag, .. } => u64::from(tag),
+                    From::Worker { sequence, .. } => sequence,
+                    From::Nobody => continue,
+                };
+                self.answers.push((node, tag, outcome));
             }
         }
     }
@@ -192,7 +198,7 @@ impl Group {
                 return;
             }
             while let Some((from, to, message)) = self.wire.pop_front() {
-                let lost = Message::from_bytes(message.clone()).is_ok_and(|m| (self.lost)(to, &m));
+                let lost = Message::from_bytes(message.clone()).is_ok_and(|m| (self.lost)(from, to, &m));
                 if !lost && !self.cut.contains(&from) && !self.cut.contains(&to) {
                     self.step(to, Input::Peer(NodeId(from), message));
                 }
@@ -215,11 +221,16 @@ impl Group {
     }
 
     pub fn ask(&mut self, node: u16, tag: u64, op: Op) {
+        self.ask_of(9, node, tag, op);
+    }
+
+    /// A write comes from a client of that node.
+    pub fn ask_of(&mut self, origin: u16, node: u16, tag: u64, op: Op) {
         let session = SessionId { index: 0, generation: 0 };
         let from = match op.is_write() {
             false => From::Session { session, tag: tag as u32 },
             true => {
-                let worker = WorkerId { node: NodeId(9), worker: 0 };
+                let worker = WorkerId { node: NodeId(origin), worker: 0 };
                 From::Worker { worker, incarnation: Incarnation(1), sequence: tag, base: 1 }
             }
         };

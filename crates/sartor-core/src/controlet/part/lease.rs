@@ -323,6 +323,16 @@ impl Leases {
         self.peers.iter().all(|peer| peer.level.is_some_and(reached)) || planted(Fault::IgnoreLevel)
     }
 
+    /// Whether a member has told that it has what any had when the view began.
+    pub fn is_whole(&self, node: NodeId) -> bool {
+        self.peers.iter().any(|peer| peer.member.node == node && peer.whole)
+    }
+
+    /// There is something to tell that somebody waits for.
+    pub fn hurry(&mut self, now: Now) {
+        self.next_at = self.next_at.min(now.steady_us);
+    }
+
     /// Whether all other members have told that they have what any had when the view began.
     pub fn all_whole(&self) -> bool {
         self.peers.iter().all(|peer| peer.whole)

@@ -10,7 +10,7 @@ use crate::entry::Entry;
 use crate::ids::{NodeId, Position};
 use crate::keeper::{Done, FULL, FULL_ELSEWHERE, Replay, Task};
 use crate::mutants::{Fault, planted};
-use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request};
+use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request, Version};
 use crate::time::{Micros, Now};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -74,6 +74,11 @@ impl Orders {
             let here = self.held.drain(..).map(|(request, _)| request).chain(again);
             out.forwards.extend(here.filter(|request| matches!(request.from, From::Session { .. })));
         }
+    }
+
+    /// Reads that wait and must see the newest state: they are given back where that is not known any more.
+    pub fn take_strong(&mut self) -> Vec<Request> {
+        self.answering.take_strong()
     }
 
     /// A request for the replica that orders: taken at once, or when the view serves and there is room.
@@ -219,10 +224,11 @@ impl Orders {
         let replica = &self.replica;
         let more = keys.len() >= replica.settings.expire_batch_max;
         let orders = self.is_head() && replica.carries_operations() && replica.is_active(now);
-        if !keys.is_empty() && orders && self.has_room() {
+        let removes = !keys.is_empty() && orders && self.has_room();
+        if removes {
             self.remove(now, keys, out);
         }
-        self.expire_again(now, more);
+        self.expire_again(now, more && removes);
     }
 
     fn remove(&mut self, now: Now, dead: Vec<Bytes>, out: &mut Effects) {
@@ -249,13 +255,20 @@ impl Orders {
         } else if dead.is_empty() {
             let (at, needs) = (self.replica.applied, self.replica.seen_by(&request.op));
             self.answer(now, request, outcome, at, needs);
-        } else if self.replica.carries_operations() {
-            let at = self.replica.applied;
-            self.remove(now, dead, out);
-            let removed = self.replica.submitted.sequence;
-            self.answer(now, request, outcome, at, if planted(Fault::DeadStays) { 0 } else { removed });
+        } else if !self.has_room() || !self.replica.is_active(now) || !self.replica.carries_operations() {
+            self.on_request(now, request, out);
         } else {
-            self.submit(now, request, out);
+            let before = self.replica.applied;
+            self.remove(now, dead, out);
+            let removed = self.replica.submitted;
+            // True until it is gone; and from then on, if nothing came in between.
+            let at = if removed.sequence == before.sequence + 1 { removed } else { before };
+            let outcome = match outcome {
+                Outcome::Version(Version::AbsentAt(_)) => Outcome::Version(Version::AbsentAt(at)),
+                other => other,
+            };
+            let needs = if planted(Fault::DeadStays) { 0 } else { removed.sequence };
+            self.answer(now, request, outcome, at, needs);
         }
         self.replica.on_looked();
     }
@@ -281,13 +294,12 @@ impl Orders {
             return None;
         }
         match done {
-            Done::Evaluated(..) | Done::Read(_, Some(_)) => return Some(done),
             // Whether a record is past its deadline is judged by one clock, that of who orders.
             Done::Read(request, None) if planted(Fault::JudgeExpiryHere) => {
                 return Some(Done::Read(request, Some(Outcome::Nil)));
             }
             Done::Read(request, None) if self.is_head() => self.on_request(now, request, out),
-            Done::Read(request, None) => out.forwards.push(request),
+            Done::Evaluated(..) | Done::Read(..) => return Some(done),
             Done::Looked(request, outcome, dead) => self.on_looked(now, (request, outcome), dead, out),
             Done::Replayed(replay, outcome, entry) => self.on_replayed(now, replay, outcome, entry),
             Done::Due(keys) => self.on_due(now, keys, out),

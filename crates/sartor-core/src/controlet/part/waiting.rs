@@ -2,10 +2,11 @@
 
 use crate::controlet::Effects;
 use crate::ids::Position;
-use crate::operation::{Failure, FailureKind, From, Outcome, Request};
+use crate::operation::{Consistency, Failure, FailureKind, From, Outcome, Request};
 use crate::time::{Micros, Now};
 use alloc::collections::VecDeque;
 use alloc::format;
+use alloc::vec::Vec;
 
 /// An answer that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -88,6 +89,21 @@ impl Answering {
         let later = all.map(|waiting| Waiting { needs: waiting.needs.max(waiting.at.sequence), ..waiting });
         self.later = later.collect();
         self.later.make_contiguous().sort_by_key(|waiting| waiting.needs);
+    }
+
+    /// Takes out the reads that asked for the newest state by name.
+    pub fn take_strong(&mut self) -> Vec<Request> {
+        let mut taken = Vec::new();
+        for list in [&mut self.later, &mut self.ready] {
+            for _ in 0..list.len() {
+                let Some(waiting) = list.pop_front() else { break };
+                match waiting.request.consistency {
+                    Consistency::Strong => taken.push(waiting.request),
+                    _ => list.push_back(waiting),
+                }
+            }
+        }
+        taken
     }
 
     /// Whether there are none.

@@ -57,9 +57,11 @@ pub struct Replica {
     leases: Leases,
     /// The view has served once: all its members have come to it.
     proven: bool,
-    /// Another topology came before, which gave the members no order: the last one of a chain does not know yet that all have
-    /// what it has.
+    /// What all members have is not known yet: another topology came before, which gave them no order, or a mode that did not
+    /// count all of them, or this one was filled with what some may lack.
     settling: bool,
+    /// The others were told that this one has all that any member had when the view began.
+    told_whole: bool,
     stream: Stream,
     followers: Vec<Follower>,
     /// A new primary that knew less than we did gets what it lacks.
@@ -92,8 +94,9 @@ const EPOCHS_MAX: usize = 64;
 impl Replica {
     /// An empty replica, or one to be filled.
     pub fn new(now: Now, view: View, settings: Settings) -> Replica {
-        // Empty, but of this epoch: later than all that was seen of a shard that lost its data.
-        let empty = Position { epoch: view.epoch, sequence: 0 };
+        // Empty, but of the epoch in which the shard began: later than all that was seen of one that lost its data, and the
+        // same at all members, whenever they come to it.
+        let empty = Position { epoch: view.born, sequence: 0 };
         let mut replica = Replica {
             settings,
             submitted: empty,
@@ -107,6 +110,7 @@ impl Replica {
             leases: Leases::new(settings.lease),
             proven: false,
             settling: false,
+            told_whole: false,
             stream: Stream::starting_at(1),
             followers: Vec::new(),
             rescue: None,
@@ -136,8 +140,8 @@ impl Replica {
         let was_strong = self.view.rules.is_strong();
         self.view = view;
         if self.view.rules.is_strong() && !was_strong && !planted(Fault::MarksNotSwitched) {
-            // Nobody noted what was on its way to all.
-            self.marks.note_all(self.submitted.sequence);
+            // Nobody noted what was on its way to all, and who was given up did not count among them.
+            self.unsettle();
         }
         if same {
             self.tend_fill(now);
@@ -149,7 +153,7 @@ impl Replica {
 
     /// Begins in this epoch with what is here.
     fn enter(&mut self, now: Now) {
-        self.proven = false;
+        (self.proven, self.told_whole) = (false, false);
         (self.rescue, self.rescued) = (None, false);
         self.full.clear();
         self.freshness.on_view();
@@ -159,8 +163,11 @@ impl Replica {
             let (me, level) = (self.view.me, self.submitted);
             let others = self.view.members.iter().filter(|member| member.node != me).copied();
             self.leases.on_view(now, others, level, self.view.rules.is_strong());
-            let filled = self.sink.take().is_some() && self.topology() == Topology::Chain;
-            if (filled || self.is_end()) && self.knows_all() {
+            let filled = self.sink.take().is_some();
+            if filled && self.topology() != Topology::Chain {
+                // What the last one of a chain had, all have; what the first of a star had, some may lack.
+                self.unsettle();
+            } else if (filled || self.is_end()) && self.knows_all() {
                 self.stable = self.applied;
             }
             if self.is_end() {
@@ -207,15 +214,24 @@ impl Replica {
         !self.settling || self.view.members.len() == 1 || planted(Fault::EndOfStarKnows)
     }
 
-    /// All members have what any of them had: from now on the order of the chain says who has what.
+    /// It is not known any more what all members have.
+    fn unsettle(&mut self) {
+        (self.settling, self.stable) = (true, Position::ZERO);
+        self.marks.note_all(self.submitted.sequence);
+    }
+
+    /// All members have what any of them had: from now on it is known again what all have.
     fn settle(&mut self) {
         if self.settling && self.view.is_member() && self.is_level() && self.leases.all_whole() {
             self.settling = false;
+            let level = self.leases.level();
             if self.is_end() {
                 self.stable = self.applied;
                 self.ack_soon(0);
-                self.trim();
+            } else if self.stable.sequence < level.sequence {
+                self.stable = level;
             }
+            self.trim();
         }
     }
 
@@ -229,6 +245,13 @@ impl Replica {
         }
         let teller = self.topology().teller(self.view.members.len());
         let fills = self.view.place() == Some(teller);
+        let (members, joining) = (&self.view.members, self.view.joining);
+        // Who was to join and does not any more has room or not, it is the same.
+        let is_here = |node: NodeId| {
+            members.iter().any(|member| member.node == node)
+                || joining.is_some_and(|joining| joining.member.node == node)
+        };
+        self.full.retain(|node| is_here(*node));
         let wanted =
             self.view.joining.filter(|joining| fills && !self.view.members.contains(&joining.member));
         if self.source.as_ref().map(|source| source.joining) != wanted {
@@ -329,6 +352,11 @@ impl Replica {
             self.proven = true;
         }
         self.settle();
+        if !self.told_whole && self.view.is_member() && !self.is_lost() && self.is_level() {
+            // Somebody may wait for it.
+            self.told_whole = true;
+            self.leases.hurry(now);
+        }
         if self.leases.is_due(now) {
             let told = self.told(now);
             let leases = self.leases.on_wake(now, told);

@@ -14,16 +14,31 @@ impl Replica {
     pub fn settled(&self) -> Position {
         match self.view.rules.answers {
             Answers::AtAll if !planted(Fault::AnswerAtHead) => self.stable,
-            // What came from elsewhere is there too.
+            Answers::AtTwo if planted(Fault::AnswerAtOne) => self.applied,
             Answers::AtTwo if self.view.is_head() => self.held_by_two(),
+            // What came from the first member of this view is there too; what came before, when that one has all.
+            Answers::AtTwo if !self.first_is_whole() => self.stable,
             _ => self.applied,
         }
     }
 
+    fn first_is_whole(&self) -> bool {
+        let first = self.view.members.first();
+        first.is_some_and(|first| first.node == self.view.me || self.leases.is_whole(first.node))
+    }
+
     pub(super) fn held_by_two(&self) -> Position {
-        let other = self.followers.iter().map(|follower| follower.acked).max();
-        let sequence = other.unwrap_or(self.applied.sequence).min(self.applied.sequence);
-        if sequence == self.applied.sequence || planted(Fault::AnswerAtOne) {
+        // Who would not be its heir does not count: one that was given up, or a newcomer that is not proven.
+        let newcomer = self.view.joining.map(|joining| joining.member.node);
+        let others = self.view.members.iter().filter(|member| member.node != self.view.me);
+        if others.filter(|member| Some(member.node) != newcomer).count() == 0 {
+            return self.applied;
+        }
+        let inherits = |follower: &&Follower| !follower.cut && Some(follower.node) != newcomer;
+        let holders = self.followers.iter().filter(inherits).map(|follower| follower.acked);
+        let all = self.followers.iter().map(|follower| follower.acked);
+        let sequence = holders.max().or(all.min()).unwrap_or(0);
+        if sequence >= self.applied.sequence {
             return self.applied;
         }
         Position { epoch: self.epoch_of(sequence), sequence }
@@ -123,6 +138,9 @@ impl Replica {
 
     /// The first of a star or tree knows what all have from what each has.
     pub(super) fn compute_stable(&mut self) {
+        if !self.knows_all() {
+            return;
+        }
         let had =
             |follower: &Follower| if planted(Fault::SentIsHad) { follower.sent } else { follower.acked };
         let followers = self.followers.iter().filter(|follower| self.counts(follower)).map(had);

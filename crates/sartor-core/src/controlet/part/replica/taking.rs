@@ -28,6 +28,7 @@ impl Replica {
         if !self.is_upstream(from) || message.fill != fill || !begun || self.is_lost() {
             return;
         }
+        let before = self.submitted;
         let mut reader = Reader::new(message.entries);
         while !reader.is_empty() {
             let start = reader.left().clone();
@@ -45,7 +46,7 @@ impl Replica {
             self.stream.push_encoded(position.sequence, start.slice(..start.len() - reader.left().len()));
             out.tasks.push(self.take_item(now, item));
         }
-        if self.topology() == Topology::Tree {
+        if self.topology() == Topology::Tree && self.submitted > before {
             self.notify_followers(now, self.submitted.sequence);
         }
         self.learn_stable(now, message.stable);
@@ -140,8 +141,6 @@ impl Replica {
         if let Some(sink) = self.sink.as_mut().filter(|sink| sink.since == fill) {
             sink.taken += 1;
             if sink.taken == 1 {
-                // The last one of a chain had it, so all have. What the first of a star had, the others have before a view
-                // serves in which this one is a member.
                 (self.applied, self.stable) = (sink.start, sink.start);
             }
             self.ack_soon(0);
