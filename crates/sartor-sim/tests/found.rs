@@ -22,6 +22,8 @@ const FOUND: &[(&str, u64, &str)] = &[
     ("ms+ec", 8, "a request that was held did not look again whether it had been done elsewhere"),
     ("ms+ec", 100_284, "the same"),
     ("ms+ec", 101_775, "the same"),
+    ("aa+ec", 149, "who ordered alone took the only other one for a newcomer when it was an heir already"),
+    ("aa+ec", 61, "a read that found a dead record while nobody might serve was put behind later writes"),
     ("switch", 7069, "who was cut off went on reading by the rules of a mode that was over"),
     ("switch", 5534, "an answer made in a mode that does not wait left in one that does, without waiting"),
 ];

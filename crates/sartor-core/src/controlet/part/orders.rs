@@ -10,7 +10,7 @@ use crate::entry::Entry;
 use crate::ids::{NodeId, Position};
 use crate::keeper::{Done, FULL, FULL_ELSEWHERE, Replay, Task};
 use crate::mutants::{Fault, planted};
-use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request, Version};
+use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request};
 use crate::time::{Micros, Now};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -94,8 +94,12 @@ impl Orders {
     }
 
     fn has_room(&self) -> bool {
-        let drains = self.replica.carries_operations() && self.draining > 0;
-        !self.replica.is_crowded() && (!drains || planted(Fault::DrainNothing))
+        !self.replica.is_crowded() && !self.drains()
+    }
+
+    /// Whether no operation can get a place here yet, as the store still gives places.
+    fn drains(&self) -> bool {
+        self.replica.carries_operations() && self.draining > 0 && !planted(Fault::DrainNothing)
     }
 
     fn take(&mut self, now: Now, mut request: Request, out: &mut Effects) {
@@ -255,18 +259,13 @@ impl Orders {
         } else if dead.is_empty() {
             let (at, needs) = (self.replica.applied, self.replica.seen_by(&request.op));
             self.answer(now, request, outcome, at, needs);
-        } else if !self.has_room() || !self.replica.is_active(now) || !self.replica.carries_operations() {
+        } else if self.drains() || !self.replica.carries_operations() {
+            // A view came meanwhile.
             self.on_request(now, request, out);
         } else {
-            let before = self.replica.applied;
+            let at = self.replica.applied;
             self.remove(now, dead, out);
             let removed = self.replica.submitted;
-            // True until it is gone; and from then on, if nothing came in between.
-            let at = if removed.sequence == before.sequence + 1 { removed } else { before };
-            let outcome = match outcome {
-                Outcome::Version(Version::AbsentAt(_)) => Outcome::Version(Version::AbsentAt(at)),
-                other => other,
-            };
             let needs = if planted(Fault::DeadStays) { 0 } else { removed.sequence };
             self.answer(now, request, outcome, at, needs);
         }

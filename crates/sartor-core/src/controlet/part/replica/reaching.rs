@@ -28,12 +28,14 @@ impl Replica {
     }
 
     pub(super) fn held_by_two(&self) -> Position {
-        // Who would not be its heir does not count: one that was given up, or a newcomer that is not proven.
-        let newcomer = self.view.joining.map(|joining| joining.member.node);
-        let others = self.view.members.iter().filter(|member| member.node != self.view.me);
-        if others.filter(|member| Some(member.node) != newcomer).count() == 0 {
+        let others = || self.view.members.iter().filter(|member| member.node != self.view.me);
+        if others().count() == 0 {
             return self.applied;
         }
+        // Who would not be its heir does not count: one that was given up, or a newcomer that is not proven. Where there is
+        // nobody else, the newcomer may be proven by now.
+        let newcomer = self.view.joining.map(|joining| joining.member.node);
+        let newcomer = newcomer.filter(|newcomer| others().any(|member| member.node != *newcomer));
         let inherits = |follower: &&Follower| !follower.cut && Some(follower.node) != newcomer;
         let holders = self.followers.iter().filter(inherits).map(|follower| follower.acked);
         let all = self.followers.iter().map(|follower| follower.acked);
