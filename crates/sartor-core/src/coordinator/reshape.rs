@@ -11,7 +11,6 @@
 
 use super::repair::Known;
 use super::switch::LAG_MAX_US;
-use crate::controlet::Succession;
 use crate::routing::map::{Member, Shard};
 use alloc::vec::Vec;
 
@@ -42,14 +41,6 @@ impl Known<'_> {
         }
         let outdated = shard.members.iter().rev().find(|member| shard.outdated.contains(member));
         let Some(leaves) = outdated.or(shard.members.last()).copied() else { return false };
-        let succeeds = self.succession == Succession::MostAdvanced;
-        if succeeds && shard.members.first() == Some(&leaves) {
-            // It may know alone what it has acknowledged: another one is first before it leaves.
-            let mut members = shard.members.clone();
-            members.rotate_left(1);
-            *shard = Shard { members, epoch: self.epoch, ..shard.clone() };
-            return true;
-        }
         let mut members: Vec<Member> =
             shard.members.iter().copied().filter(|member| *member != leaves).collect();
         self.put_heir_first(shard, &mut members);

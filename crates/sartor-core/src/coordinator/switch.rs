@@ -15,6 +15,7 @@
 use super::repair::report_of;
 use super::{Coordinator, NodeView};
 use crate::controlet::mode;
+use crate::controlet::rules::Answers;
 use crate::ids::{Epoch, NodeId, ShardId};
 use crate::mutants::{Fault, planted};
 use crate::routing::map::{ClusterMap, Joining, Shard, Table};
@@ -85,8 +86,11 @@ impl Coordinator {
         let copies = (1..=next.nodes.len()).contains(&usize::from(wish.shape.copies));
         // The only copy cannot be filled beside itself.
         let renews = table.datalet != wish.shape.datalet;
+        // Each copy leaves in turn, also the first one: what it alone has acknowledged would be lost.
+        let alone = new.is_some_and(|mode| mode.rules.answers == Answers::Here);
         alike
             && copies
+            && !(alone && (renews || !renewed))
             && (!renews || (renewed && next.nodes.len() > 1))
             && TableShape::of(table) != wish.shape
             && table.switched <= wish.since

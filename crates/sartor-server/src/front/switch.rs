@@ -3,7 +3,8 @@
 use super::connection::Connection;
 use super::plan::{Ask, Env, Plan, SwitchAsk};
 use crate::resp::parse::Args;
-use sartor_core::controlet::MODES;
+use sartor_core::controlet::rules::Answers;
+use sartor_core::controlet::{MODES, mode};
 use sartor_core::coordinator::switch::TableShape;
 use sartor_core::routing::map::{ClusterMap, Table};
 use sartor_core::time::millis;
@@ -90,6 +91,13 @@ fn shape(map: &ClusterMap, table: &Table, said: Said) -> Result<TableShape, Stri
     if !(1..=nodes).contains(&copies) {
         return Err(format!(
             "ERR {copies} copies need as many nodes; there are {nodes}, and one copy at least"
+        ));
+    }
+    let alone = mode(MODES, &shape.mode).is_some_and(|mode| mode.rules.answers == Answers::Here);
+    if alone && table.datalet != shape.datalet {
+        let mode = &shape.mode;
+        return Err(format!(
+            "ERR in {mode} the first copy alone may have what it acknowledged, and would be lost with it; change the datalet in another mode, as aa+ec"
         ));
     }
     if table.datalet != shape.datalet && nodes == 1 {
