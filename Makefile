@@ -41,4 +41,4 @@ test-full: test mutants
 	cargo run --release -p sartor-model
 	for mode in $(MODES); do \
 		target/release/sartor sim --mode $$mode --seeds 50000 --first $$(date +%s) || exit 1; done
-	FULL=1 target/venv/bin/pytest -q -s tests/test_failover.py tests/test_metadata.py tests/test_chaos.py
+	FULL=1 target/venv/bin/pytest -q -s tests/test_failover.py tests/test_metadata.py tests/test_chaos.py tests/test_switch.py

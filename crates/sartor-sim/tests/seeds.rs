@@ -1,6 +1,6 @@
 //! Seeds of every mode, and that the checks notice broken protocols.
 
-const SEEDS: u64 = 200;
+const SEEDS: u64 = 100;
 
 use sartor_sim::{Config, run};
 
