@@ -7,7 +7,7 @@ mod group;
 use group::{CHAIN, Group, LOG, STAR, STRONG, get, key, member, set, value, view};
 use sartor_core::controlet::part::message::Message;
 use sartor_core::controlet::{Input, Mode, Settings};
-use sartor_core::ids::{Position, ShardId};
+use sartor_core::ids::{Incarnation, NodeId, Position, ShardId, WorkerId};
 use sartor_core::keeper::Task;
 use sartor_core::operation::{
     Action, Consistency, Expiry, FailureKind, From, Outcome, Request, SessionId, Set,
@@ -171,6 +171,24 @@ fn a_strong_read_that_waits_is_refused_by_a_mode_that_cannot() {
         answers.iter().any(|(node, tag, outcome)| (*node, *tag) == (1, 7) && refused(outcome)),
         "{answers:?}"
     );
+}
+
+#[test]
+fn a_write_of_a_strong_connection_that_waits_is_never_refused() {
+    let mut group = Group::new(&STRONG, &[0, 1, 2], Settings::default());
+    group.lost = |_, to, message| to == 2 && matches!(message, Message::Entries(_));
+    let worker = WorkerId { node: NodeId(9), worker: 0 };
+    let from = From::Worker { worker, incarnation: Incarnation(1), sequence: 7, base: 1 };
+    let (shard, floor, consistency) = (ShardId(0), Position::ZERO, Consistency::Strong);
+    let deadline_us = group.now + millis(5000);
+    let request = Request { from, shard, op: set("k", "v"), floor, consistency, deadline_us };
+    group.step(0, Input::Request(request));
+    group.settle();
+    assert_eq!(group.take(), []);
+    group.mode = &STAR;
+    group.view(2, &[0, 1, 2], None);
+    group.pass(50);
+    assert_eq!(group.take(), [(0, 7, Outcome::Done)], "it took effect");
 }
 
 #[test]

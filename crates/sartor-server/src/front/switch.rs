@@ -58,7 +58,8 @@ fn parse(args: &Args) -> Result<Said, String> {
         match text(option).to_lowercase().as_str() {
             "copies" => said.copies = Some(value.parse().map_err(|_| SYNTAX)?),
             "datalet" => {
-                said.datalet = Some(known("datalet", value, ENGINES.iter().map(|engine| engine.name))?);
+                said.datalet =
+                    Some(known("datalet", value.to_lowercase(), ENGINES.iter().map(|engine| engine.name))?);
             }
             "table" => said.table = Some(value),
             "timeout" => said.timeout_ms = Some(value.parse().map_err(|_| SYNTAX)?),

@@ -116,6 +116,10 @@ fn is_done(map: &ClusterMap, care: &Care, ask: &SwitchAsk) -> Result<(), String>
             let (node, done, total) = (repair.node.0, repair.done, repair.total);
             return Err(format!("node {node} is being filled for shard {}: {done} of {total} records", id.0));
         }
+        if !begun && !shard.outdated.is_empty() {
+            let kind = &table.datalet_before;
+            return Err(format!("shard {} has copies in {kind} yet, and changes its datalet first", id.0));
+        }
         if unproven {
             return Err(format!("not all copies of shard {} serve", id.0));
         }

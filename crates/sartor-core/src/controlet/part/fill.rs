@@ -4,8 +4,8 @@
 //!  source: … entry 7, page 1 (read at 7), entry 8, entry 9, page 2 (read at 9), entry 10 …  ──▶ joiner
 //! ```
 //!
-//! The joiner cannot do operations while it lacks records, so it gets what came of them. It is cleared, then gets one stream: the entries, and between them pages of a walk, each where the
-//! source's store stood when it was read. A page is never older than the entries before it, and the entries
+//! The joiner cannot do operations while it lacks records, so it gets what came of them. It is cleared, then gets
+//! one stream: the entries, and between them pages of a walk, each where the source's store stood when it was read. A page is never older than the entries before it, and the entries
 //! behind it come after it; so writes, deletes and pages cannot undo each other, and no deleted key needs to
 //! be remembered. (TPDS 4.2, "recovery mode"; Machi's chain repair shows what goes wrong without the order.)
 
@@ -122,10 +122,9 @@ impl Source {
         let (names, left) = names.part(&self.left, settings.page_bytes_max);
         self.left = left;
         let names = if planted(Fault::NamesNotFilled) { Names::default() } else { names };
-        let records = walked.records.len() as u64;
-        let (fill, number, at) = (self.joining.since, self.pages, walked.at);
-        let (records_of, deletes) = (walked.records, walked.deletes);
-        let message = Message::Page(Page { fill, number, at, records: records_of, answers, names, deletes });
+        let Walked { records: page, at, deletes, .. } = walked;
+        let (fill, number, records) = (self.joining.since, self.pages, page.len() as u64);
+        let message = Message::Page(Page { fill, number, at, records: page, answers, names, deletes });
         self.page = Some(Outgoing { since: now.steady_us, at, records, message, sent_at: None, again: 0 });
         if self.pages == 1 {
             self.follower = Follower::new(now, self.follower.node, at.sequence);

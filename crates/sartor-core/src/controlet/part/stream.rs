@@ -46,7 +46,14 @@ impl Item {
                 let answered = Some(Answered::decode(from)?);
                 Item::Entry(Ordered { entry: Entry::decode(from)?, answered })
             }
-            2 => Item::Operation(decode_replay(from, From::Nobody, shard)?),
+            2 => {
+                let replay = decode_replay(from, From::Nobody, shard)?;
+                // What is to be remembered has somebody who may ask again.
+                if matches!(replay.request.op, Op::Once(_)) {
+                    return Err(Malformed("a named operation of nobody"));
+                }
+                Item::Operation(replay)
+            }
             3 => {
                 let worker = WorkerId::decode(from)?;
                 let (incarnation, base) = (Incarnation(from.varint()?), from.varint()?);

@@ -97,9 +97,12 @@ impl Answering {
         for list in [&mut self.later, &mut self.ready] {
             for _ in 0..list.len() {
                 let Some(waiting) = list.pop_front() else { break };
-                match waiting.request.consistency {
-                    Consistency::Strong => taken.push(waiting.request),
-                    _ => list.push_back(waiting),
+                // A write took effect, whatever its connection asks of reads.
+                let Request { consistency, op, .. } = &waiting.request;
+                if *consistency == Consistency::Strong && !op.is_write() {
+                    taken.push(waiting.request);
+                } else {
+                    list.push_back(waiting);
                 }
             }
         }
