@@ -108,10 +108,12 @@ impl Client {
     pub fn send(&mut self, shard: ShardId, op: Op, (now, deadline_us): (Micros, Micros)) -> Request {
         let tag = self.asked.len() as u32;
         let reads = matches!(op, Op::Key(..) | Op::Run(_)) && !op.is_write();
-        let consistency =
-            if self.levels && reads { level(mix(now ^ u64::from(tag))) } else { Consistency::Mode };
+        // A connection's level goes with its writes too, and means nothing there.
+        let sent = if self.levels { level(mix(now ^ u64::from(tag))) } else { Consistency::Mode };
+        let consistency = if reads { sent } else { Consistency::Mode };
         self.asked.push(Asked { shard, op: op.clone(), answer: None, times: (now, 0), consistency });
         let from = From::Session { session: self.session, tag };
+        let consistency = if op.is_write() { sent } else { consistency };
         Request { from, shard, op, floor: Position::ZERO, consistency, deadline_us }
     }
 
