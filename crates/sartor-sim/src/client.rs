@@ -109,12 +109,12 @@ impl Client {
         let tag = self.asked.len() as u32;
         let reads = matches!(op, Op::Key(..) | Op::Run(_)) && !op.is_write();
         // A connection's level goes with its writes too, and means nothing there.
-        let sent = if self.levels { level(mix(now ^ u64::from(tag))) } else { Consistency::Mode };
+        let sends = self.levels && (reads || op.is_write());
+        let sent = if sends { level(mix(now ^ u64::from(tag))) } else { Consistency::Mode };
         let consistency = if reads { sent } else { Consistency::Mode };
         self.asked.push(Asked { shard, op: op.clone(), answer: None, times: (now, 0), consistency });
         let from = From::Session { session: self.session, tag };
-        let consistency = if op.is_write() { sent } else { consistency };
-        Request { from, shard, op, floor: Position::ZERO, consistency, deadline_us }
+        Request { from, shard, op, floor: Position::ZERO, consistency: sent, deadline_us }
     }
 
     /// An answer came.

@@ -147,7 +147,7 @@ impl Cluster {
             };
             if place(&old) != place(&config) {
                 return Err(Failed::input(format!(
-                    "{} holds a cluster of another shape ({} nodes, {} standbys, {} workers, {} shards, {} copies, {}, {}, metadata {}); leave these options out, or choose another --dir",
+                    "{} holds a cluster of another shape (begun with {} nodes, {} standbys, {} workers, {} shards, {} copies, {}, {}, metadata {}); leave these options out, or choose another --dir. Copies, mode and datalet change while it runs: sartor switch",
                     dir.display(),
                     old.nodes,
                     old.standbys,
