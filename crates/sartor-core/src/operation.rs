@@ -112,6 +112,23 @@ pub enum Op {
     Once(Box<Once>),
 }
 
+impl Op {
+    /// Visits each key that it names.
+    pub fn each_key(&self, visit: &mut dyn FnMut(&[u8])) {
+        match self {
+            Op::Key(key, _) => visit(key),
+            Op::Run(run) => run.steps().for_each(|step| visit(step.key)),
+            Op::Expire(keys) => keys.iter().for_each(|key| visit(key)),
+            Op::Batch(batch) => {
+                batch.watched.iter().for_each(|(key, _)| visit(key));
+                batch.steps.iter().for_each(|step| step.each_key(visit));
+            }
+            Op::Once(once) => once.op.each_key(visit),
+            Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => {}
+        }
+    }
+}
+
 /// An operation that takes effect once for a time, however often it is asked for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Once {

@@ -208,10 +208,13 @@ fn at_most_once(world: &World, lines: &Lines) -> Result<(), String> {
     Ok(())
 }
 
-/// Where a write is told once two members have it, it is not lost with one of them.
+/// Where a write is told once two members have it, it is not lost with one of them; where a log outside has it, not while a
+/// member lives.
 fn durable(world: &World, lines: &Lines) -> Result<(), String> {
     let rules = mode(world.config.modes, world.config.mode).map(|mode| mode.rules);
-    if world.config.switches || rules.is_none_or(|rules| rules.answers != Answers::AtTwo) {
+    let at_log = rules.is_some_and(|rules| rules.answers == Answers::AtLog);
+    let at_two = rules.is_some_and(|rules| rules.answers == Answers::AtTwo);
+    if world.config.switches || !(at_two || at_log) {
         return Ok(());
     }
     for asked in world.clients.iter().flat_map(|client| &client.asked).filter(|asked| asked.op.is_write()) {
@@ -222,6 +225,9 @@ fn durable(world: &World, lines: &Lines) -> Result<(), String> {
         if tells && !anew && !lines.keeps(asked.shard, *place) {
             let mut views = world.members.range((asked.shard, place.epoch)..);
             let Some((_, then)) = views.next() else { continue };
+            if at_log {
+                return Err(format!("was lost although the log has it: {asked:?}"));
+            }
             let views: Vec<&Vec<Member>> =
                 views.take_while(|((shard, _), _)| *shard == asked.shard).map(|(_, view)| view).collect();
             let went = |member: &&Member| views.iter().any(|view| !view.contains(member));

@@ -27,5 +27,6 @@ pub const MODE: Mode = Mode {
     tolerates: |alive| alive.iter().filter(|alive| **alive).count().saturating_sub(1),
     succession: Succession::MostAdvanced,
     rules: Rules { topology: Topology::Star, answers: Answers::AtAll, carries: Carries::Operations },
+    locks: false,
     build: replicated::build,
 };

@@ -9,8 +9,10 @@
 //! altogether.
 
 pub mod aa_ec;
+pub mod aa_ec_log;
 pub mod aa_ms;
 pub mod aa_sc;
+pub mod aa_sc_locks;
 pub mod ms_ec;
 pub mod ms_sc;
 pub mod part;
@@ -28,6 +30,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 use core::hash::{Hash, Hasher};
 use part::lease::LeaseSettings;
+use part::log::{LogCall, LogEvent};
 use rules::Rules;
 
 /// The replication logic of one shard on one node.
@@ -72,6 +75,8 @@ pub enum Input<M> {
     View(View),
     /// This node has no memory for more, or has some again.
     Full(bool),
+    /// What became of a call of the log outside, by its number.
+    Log(u64, LogEvent),
     /// The time it asked for has come.
     Wake,
 }
@@ -99,6 +104,8 @@ pub struct Effects {
     pub kept: Vec<(From, Outcome, Position)>,
     /// Requests of clients here that turned out to be the head's to answer.
     pub forwards: Vec<Request>,
+    /// What is asked of the log outside, with a number to answer to.
+    pub log: Vec<(u64, LogCall)>,
 }
 
 impl<M> Default for Outbox<M> {
@@ -195,6 +202,8 @@ pub struct Settings {
     pub expire_batch_max: usize,
     /// Bytes of entries in one message.
     pub batch_bytes_max: usize,
+    /// Bytes of a message of the log outside, about; what holds it has a limit (NATS: 1 MiB if not set otherwise).
+    pub log_bytes_max: usize,
     /// Bytes of entries on their way to one replica.
     pub window_bytes_max: usize,
     /// Bytes of entries kept until all replicas have them. Beyond that requests wait, and a replica
@@ -240,6 +249,7 @@ impl Default for Settings {
             expire_every_us: millis(100),
             expire_batch_max: 256,
             batch_bytes_max: 256 << 10,
+            log_bytes_max: 256 << 10,
             window_bytes_max: 4 << 20,
             stream_bytes_max: 64 << 20,
             cut_after_us: millis(2000),
@@ -279,6 +289,8 @@ pub struct Mode {
     pub succession: Succession,
     /// For [`replicated`]; another controlet may have its own.
     pub rules: Rules,
+    /// Whether a client's request gets the locks of its keys from a service outside first.
+    pub locks: bool,
     /// Makes a replica's controlet.
     pub build: fn(Now, View, Settings) -> Box<dyn AnyControlet>,
 }
@@ -310,7 +322,8 @@ pub enum Promise {
 }
 
 /// All modes, in the order users should consider them.
-pub const MODES: &[Mode] = &[ms_sc::MODE, ms_ec::MODE, aa_sc::MODE, aa_ec::MODE, aa_ms::MODE];
+pub const MODES: &[Mode] =
+    &[ms_sc::MODE, ms_ec::MODE, aa_sc::MODE, aa_ec::MODE, aa_ms::MODE, aa_sc_locks::MODE, aa_ec_log::MODE];
 
 /// A mode by name.
 pub fn mode<'a>(modes: &'a [Mode], name: &str) -> Option<&'a Mode> {
@@ -389,6 +402,7 @@ where
             Input::Left(member) => Input::Left(member),
             Input::View(view) => Input::View(view),
             Input::Full(full) => Input::Full(full),
+            Input::Log(number, event) => Input::Log(number, event),
             Input::Peer(from, bytes) => match C::Message::from_bytes(bytes) {
                 Ok(message) => Input::Peer(from, message),
                 Err(_) => return,

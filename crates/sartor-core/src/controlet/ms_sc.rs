@@ -31,5 +31,6 @@ pub const MODE: Mode = Mode {
     tolerates: |alive| alive.iter().filter(|alive| **alive).count().saturating_sub(1),
     succession: Succession::Next,
     rules: Rules { topology: Topology::Chain, answers: Answers::AtAll, carries: Carries::Entries },
+    locks: false,
     build: replicated::build,
 };

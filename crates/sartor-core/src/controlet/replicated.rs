@@ -5,6 +5,7 @@
 //!  ms+ec   primary ──▶ secondaries      answers leave at once
 //!  aa+sc   first ──▶ others             operations; who was asked answers, once all have it
 //!  aa+ec   sequencer ──▶ others         operations; who was asked answers, once two have it
+//!  aa+ec-log  the same                  once a log outside has it
 //! ```
 //!
 //! In all of them every replica answers reads.
@@ -218,6 +219,9 @@ impl Controlet for Replicated {
             Input::Left(member) => self.orders.replica.on_left(now, member),
             Input::View(view) => self.on_view(now, view, &mut out.effects),
             Input::Full(full) => self.orders.replica.set_full(full),
+            Input::Log(number, event) => {
+                self.orders.replica.on_log(now, (number, event), &mut out.effects);
+            }
             Input::Wake => {
                 self.let_reads_go(now, &mut out.effects);
                 self.answer_waiters(now, &mut out.effects);

@@ -62,6 +62,8 @@ pub enum Answers {
     AtAll,
     /// Once two members have what it wrote: it outlives each of them.
     AtTwo,
+    /// Once a log outside of the cluster has what it wrote: it outlives them all but one.
+    AtLog,
     /// At once.
     Here,
 }

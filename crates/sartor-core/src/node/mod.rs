@@ -8,6 +8,7 @@
 //! A turn of the world's loop: events in, the tasks that come out run as one batch, their
 //! `Stored` in, then one [`Event::Wake`], which sends what the turn collected.
 
+use crate::controlet::part::log::{LogCall, LogEvent};
 use crate::controlet::{Input, MODES, Mode, Outbox, Settings, Status};
 use crate::coordinator::ReplicaReport;
 use crate::coordinator::agent::Agent;
@@ -28,10 +29,12 @@ use bytes::Bytes;
 
 mod frames;
 pub mod letters;
+pub mod locking;
 mod requests;
 mod views;
 
 use letters::Letter;
+use locking::{LockCall, LockEvent, Locking};
 
 /// What happens to a worker.
 #[derive(Clone, Debug)]
@@ -50,6 +53,10 @@ pub enum Event {
     Reports(u8, Vec<ReplicaReport>),
     /// The node has no memory for more, or has some again.
     Full(bool),
+    /// What became of a call of a shard's log outside.
+    Log(ShardId, u64, LogEvent),
+    /// What became of a call of the lock service outside.
+    Lock(LockEvent),
     /// A client's connection is gone.
     Closed(SessionId),
     /// The end of a turn, or the time that was asked for.
@@ -71,6 +78,10 @@ pub struct Actions {
     pub sends: Vec<(WorkerId, Bytes)>,
     /// The same for workers of this node.
     pub letters: Vec<(u8, Letter)>,
+    /// Calls of the logs outside, each with a number to answer to.
+    pub log: Vec<(ShardId, u64, LogCall)>,
+    /// Calls of the lock service outside.
+    pub locks: Vec<LockCall>,
     /// A newer map was adopted: tell the other workers of this node.
     pub adopted: bool,
 }
@@ -134,6 +145,9 @@ pub struct Node {
     /// Lanes that became free while requests were parked behind them.
     freed: Vec<(SessionId, ShardId)>,
     outbox: Outbox<Bytes>,
+    locking: Locking,
+    /// By shard: whether its mode has locks outside. Empty where none has.
+    locked: Vec<bool>,
 }
 
 impl Node {
@@ -155,6 +169,8 @@ impl Node {
             elsewhere: BTreeMap::new(),
             freed: Vec::new(),
             outbox: Outbox::default(),
+            locking: Locking::new(me.worker),
+            locked: Vec::new(),
         }
     }
 
@@ -181,7 +197,7 @@ impl Node {
     /// Something happened; what to do about it is added to `out`.
     pub fn step(&mut self, now: Now, event: Event, out: &mut Actions) {
         match event {
-            Event::Request(request) => self.on_request(now, request, out),
+            Event::Request(request) => self.on_client(now, request, out),
             Event::Frame(frame) => self.on_frame(now, frame, out),
             Event::Letter(letter) => self.on_letter(now, letter, out),
             Event::Stored(shard, done) => self.on_stored(now, shard, done, out),
@@ -193,7 +209,12 @@ impl Node {
                     self.step_seat(now, ShardId(index as u16), Input::Full(full), out);
                 }
             }
-            Event::Closed(session) => self.sessions.close(session),
+            Event::Log(shard, number, event) => self.step_seat(now, shard, Input::Log(number, event), out),
+            Event::Lock(event) => self.on_lock(now, event, out),
+            Event::Closed(session) => {
+                self.sessions.close(session);
+                self.locking.close(session, &mut out.locks);
+            }
             Event::Wake => self.on_wake(now, out),
         }
         while let Some((session, shard)) = self.freed.pop() {
@@ -269,6 +290,7 @@ impl Node {
                 self.reply(now, (request.from, Way::Near), shard, outcome, position, out);
             }
         }
+        out.log.extend(outbox.effects.log.drain(..).map(|(number, call)| (shard, number, call)));
         for request in outbox.effects.forwards.drain(..) {
             self.turn_away(now, request, out);
         }
@@ -291,6 +313,7 @@ impl Node {
         for index in 0..self.seats.len() {
             self.send_answers(now, ShardId(index as u16), out);
         }
+        self.locking.sweep(now, &mut out.locks);
         let seats = self.seats.iter().flatten().filter_map(Seat::report);
         if let Some(agent) = &mut self.agent {
             let reports = || seats.chain(self.elsewhere.values().flatten().cloned()).collect();

@@ -1,6 +1,7 @@
 //! Requests of clients here: near, away, and back with an answer.
 
 use super::letters::Content;
+use super::locking::LockEvent;
 use super::{Actions, Node, Reply};
 use crate::controlet::Input;
 use crate::forward::{Answer, GivenUp, Line};
@@ -14,6 +15,36 @@ use crate::wire::frame::Kind;
 use alloc::format;
 
 impl Node {
+    /// A client's request: where the mode wants that, its keys are locked first.
+    pub(super) fn on_client(&mut self, now: Now, request: Request, out: &mut Actions) {
+        let locks = self.locked.get(usize::from(request.shard.0)).is_some_and(|locks| *locks);
+        // Who waits already goes first, also where the mode wants no locks any more.
+        let admitted = if locks || !self.locking.is_idle() {
+            self.locking.admit(request, locks, &mut out.locks)
+        } else {
+            Some(request)
+        };
+        if let Some(request) = admitted {
+            self.on_request(now, request, out);
+        }
+    }
+
+    /// What became of a call of the lock service.
+    pub(super) fn on_lock(&mut self, now: Now, event: LockEvent, out: &mut Actions) {
+        let (ready, failed) = self.locking.on_event(event, &mut out.locks);
+        for (place, request) in ready.into_iter().enumerate() {
+            if failed && place == 0 {
+                let text = "the lock service did not give the locks of the keys in time; nothing was done, try again";
+                let outcome = Failure::outcome(FailureKind::Retry, text);
+                let From::Session { session, tag } = request.from else { continue };
+                let (shard, position) = (request.shard, Position::ZERO);
+                out.replies.push(Reply { session, tag, shard, outcome, position });
+            } else {
+                self.on_request(now, request, out);
+            }
+        }
+    }
+
     pub(super) fn on_request(&mut self, now: Now, request: Request, out: &mut Actions) {
         let From::Session { session, .. } = request.from else { return };
         let seat = self.seats.get(usize::from(request.shard.0)).and_then(Option::as_ref);
@@ -93,6 +124,7 @@ impl Node {
     ) {
         match from {
             From::Session { session, tag } => {
+                self.locking.on_answer(session, tag, shard, &mut out.locks);
                 if self.sessions.is_open(session) {
                     if self.sessions.lane(session, shard).settle(way, position) {
                         self.freed.push((session, shard));

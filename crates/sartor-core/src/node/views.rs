@@ -9,6 +9,7 @@ use crate::seat::{Seat, view_of};
 use crate::time::Now;
 use crate::wire::frame::Kind;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 impl Node {
     pub(super) fn adopt(&mut self, now: Now, map: Arc<ClusterMap>, out: &mut Actions) {
@@ -26,6 +27,9 @@ impl Node {
                 self.restart_line(shard.id);
             }
         }
+        let locks = |shard: &Shard| self.mode_of(&map, shard).is_some_and(|mode| mode.locks);
+        let locked: Vec<bool> = map.shards.iter().map(locks).collect();
+        self.locked = if locked.contains(&true) { locked } else { Vec::new() };
         out.adopted = true;
         if let Some(agent) = &mut self.agent {
             agent.on_map(&map);

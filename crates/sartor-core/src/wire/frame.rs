@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use bytes::{Buf, Bytes};
 
 /// The format's version; a frame of a newer one is refused.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 23;
 

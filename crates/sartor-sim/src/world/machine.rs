@@ -83,6 +83,12 @@ impl World {
                 self.error = Some(error);
             }
         }
+        for call in &actions.locks {
+            self.ask_locks(node, call);
+        }
+        for (shard, number, call) in actions.log {
+            self.send_to_log(node, shard, number, call);
+        }
         for (to, frame) in actions.sends {
             self.note_given_up(to, &frame);
             self.send(node, to, frame);
@@ -208,6 +214,7 @@ impl World {
         if self.plan.tight {
             settings.controlet.batch_bytes_max = 100;
             settings.controlet.window_bytes_max = 300;
+            settings.controlet.log_bytes_max = 50;
             settings.controlet.stream_bytes_max = 2000;
             // A small window on a network that reorders is slow even if all is well.
             settings.controlet.pace_bytes_per_s_min = 100;

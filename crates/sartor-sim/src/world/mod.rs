@@ -5,6 +5,7 @@ mod control;
 mod faults;
 mod load;
 mod machine;
+mod outside;
 mod switches;
 
 use crate::client::Client;
@@ -15,10 +16,12 @@ use crate::once::Again;
 use crate::plan::Plan;
 use crate::{Config, Summary};
 use bytes::Bytes;
+use sartor_core::controlet::part::log::{LogCall, LogEvent};
 use sartor_core::coordinator::{COORDINATOR, Coordinator, CoordinatorSettings, Event as Notice};
 use sartor_core::entry::Entry;
 use sartor_core::ids::{Epoch, Incarnation, Position, ShardId, WorkerId};
 use sartor_core::keeper::Task;
+use sartor_core::node::locking::LockEvent;
 use sartor_core::node::{Event, Node};
 use sartor_core::operation::{Op, SessionId};
 use sartor_core::random::{Random, mix};
@@ -84,6 +87,8 @@ pub struct World {
     unheard: VecDeque<(Micros, u16)>,
     /// Which modes the table had when.
     pub modes: Modes,
+    /// The logs outside of the cluster.
+    outside: outside::Outside,
     /// What would have happened to the coordinator meanwhile, while it stands still.
     coordinator_paused: Option<Vec<Happening>>,
 }
@@ -147,6 +152,12 @@ enum Happening {
     Inspect,
     StartNode(u16),
     StartCoordinator,
+    /// A call comes to a log outside, of that node in that life.
+    Ask(WorkerId, Incarnation, ShardId, u64, LogCall),
+    /// Its answer comes back.
+    Told(WorkerId, Incarnation, ShardId, u64, LogEvent),
+    /// An answer of the lock service outside.
+    Lock(WorkerId, Incarnation, LockEvent),
     /// A user begins to want another mode, or wants it still.
     Wish(Wanted),
 }
@@ -201,30 +212,35 @@ impl World {
             error: None,
             unheard: VecDeque::new(),
             modes: Modes::default(),
+            outside: outside::Outside::new(seed, config.run_ms),
             coordinator_paused: None,
             plan,
             random,
         };
-        for index in 0..world.plan.clients {
-            world.connect(SessionId { index, generation: 0 });
-            world.open.push(index as usize);
-        }
-        world.start_coordinator();
-        for node in 0..nodes {
-            world.start_node(node);
-        }
-        for (index, fault) in world.plan.faults.clone().into_iter().enumerate() {
-            world.at(fault.at, Happening::Begin(index));
-            world.at(fault.until, Happening::End(index));
-        }
-        if let Some(fault) = &world.plan.lasting {
-            let at = fault.at;
-            world.at(at, Happening::Part);
-        }
+        world.begin_with(nodes);
         world.plan_switches(seed);
-        world.at(millis(50), Happening::Client);
-        world.at(0, Happening::Tick);
         world
+    }
+
+    fn begin_with(&mut self, nodes: u16) {
+        for index in 0..self.plan.clients {
+            self.connect(SessionId { index, generation: 0 });
+            self.open.push(index as usize);
+        }
+        self.start_coordinator();
+        for node in 0..nodes {
+            self.start_node(node);
+        }
+        for (index, fault) in self.plan.faults.clone().into_iter().enumerate() {
+            self.at(fault.at, Happening::Begin(index));
+            self.at(fault.until, Happening::End(index));
+        }
+        if let Some(fault) = &self.plan.lasting {
+            let at = fault.at;
+            self.at(at, Happening::Part);
+        }
+        self.at(millis(50), Happening::Client);
+        self.at(0, Happening::Tick);
     }
 
     /// Runs to the end: faults and load, then peace until all is answered.
@@ -334,6 +350,19 @@ impl World {
             Happening::StartNode(node) => self.start_node(node),
             Happening::StartCoordinator => self.start_coordinator(),
             Happening::Wish(wanted) => self.want(wanted),
+            Happening::Lock(to, life, event) => {
+                if self.machines[usize::from(to.node.0)].incarnation == life {
+                    self.step(to.node.0, Event::Lock(event));
+                }
+            }
+            Happening::Ask(from, life, shard, number, call) => {
+                self.ask_log((from, life), shard, number, call);
+            }
+            Happening::Told(to, life, shard, number, event) => {
+                if self.machines[usize::from(to.node.0)].incarnation == life {
+                    self.step(to.node.0, Event::Log(shard, number, event));
+                }
+            }
         }
     }
 }
@@ -344,6 +373,7 @@ impl Happening {
         match self {
             Happening::Arrive(to, _) if *to != COORDINATOR => Some(to.node.0),
             Happening::Turn(node) | Happening::Stores(node) => Some(*node),
+            Happening::Told(to, ..) | Happening::Lock(to, ..) => Some(to.node.0),
             _ => None,
         }
     }
@@ -366,6 +396,13 @@ impl Happening {
             Happening::Probe => 10 << 32,
             Happening::Part => 11 << 32,
             Happening::Inspect => 12 << 32,
+            Happening::Ask(from, _, shard, number, _) => {
+                14 << 32 | u64::from(from.node.0) << 24 | u64::from(shard.0) << 16 | number & 0xffff
+            }
+            Happening::Told(to, _, shard, number, _) => {
+                15 << 32 | u64::from(to.node.0) << 24 | u64::from(shard.0) << 16 | number & 0xffff
+            }
+            Happening::Lock(to, ..) => 16 << 32 | u64::from(to.node.0),
             Happening::Wish(wanted) => 13 << 32 | u64::from(wanted.node) << 8 | u64::from(wanted.tries),
         }
     }

@@ -188,7 +188,7 @@ impl Source {
         }
         let to = self.page.as_ref().map_or(applied.sequence, |page| page.at.sequence);
         let stream = if planted(Fault::FillByOperations) { members } else { &self.stream };
-        self.follower.send(now, stream, (self.joining.since, stable, to), settings, sends);
+        self.follower.send(now, stream, (self.joining.since, (stable, 0), to), settings, sends);
         if let Some(page) = &mut self.page
             && page.sent_at.is_none()
             && self.follower.sent >= page.at.sequence

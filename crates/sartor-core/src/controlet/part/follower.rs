@@ -19,8 +19,8 @@ pub struct Follower {
     pub sent: u64,
     /// The last entry it has.
     pub acked: u64,
-    /// What it was told that all have.
-    told: u64,
+    /// What it was told that all have, and the log outside.
+    told: (u64, u64),
     /// What it was taken to have at first: entries before that are not kept.
     pub start: u64,
     /// The entries that it lacks are gone: it must be filled anew.
@@ -92,7 +92,7 @@ impl Follower {
             node,
             sent: acked,
             acked,
-            told: 0,
+            told: (0, 0),
             start: acked,
             cut: false,
             progress_at: at,
@@ -197,7 +197,7 @@ impl Follower {
         &mut self,
         now: Now,
         stream: &Stream,
-        (fill, stable, to): (Epoch, Position, u64),
+        (fill, (stable, logged), to): (Epoch, (Position, u64), u64),
         settings: &Settings,
         sends: &mut Vec<(NodeId, Message)>,
     ) {
@@ -209,16 +209,18 @@ impl Follower {
             let Some((last, batch)) = stream.batch(self.sent + 1, to, settings.batch_bytes_max) else {
                 return;
             };
-            (self.sent, self.told) = (last, stable.sequence);
-            sends.push((self.node, Message::Entries(Entries { fill, stable, entries: batch.into() })));
+            (self.sent, self.told) = (last, (stable.sequence, logged));
+            sends
+                .push((self.node, Message::Entries(Entries { fill, stable, logged, entries: batch.into() })));
         }
     }
 
-    /// Tells what all have, if that is news and went with no entries: somebody may wait for it there.
-    pub fn tell(&mut self, stable: Position, sends: &mut Vec<(NodeId, Message)>) {
-        if stable.sequence > self.told && !self.cut {
-            self.told = stable.sequence;
-            let nothing = Entries { fill: Epoch(0), stable, entries: Bytes::new() };
+    /// Tells what all have, or the log outside, if that is news and went with no entries: somebody may wait for it there.
+    pub fn tell(&mut self, (stable, logged): (Position, u64), sends: &mut Vec<(NodeId, Message)>) {
+        let (told_stable, told_logged) = self.told;
+        if (stable.sequence > told_stable || logged > told_logged) && !self.cut {
+            self.told = (stable.sequence, logged);
+            let nothing = Entries { fill: Epoch(0), stable, logged, entries: Bytes::new() };
             sends.push((self.node, Message::Entries(nothing)));
         }
     }

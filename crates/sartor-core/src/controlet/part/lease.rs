@@ -30,8 +30,8 @@ pub struct LeaseMessage {
     pub echo: Option<Micros>,
     /// The sender is bound by promises to removed members, and promises nothing yet.
     pub bound: bool,
-    /// What the sender had when the view began.
-    pub level: Position,
+    /// What the sender had when the view began; none while that is not known.
+    pub level: Option<Position>,
     /// What, as far as the sender knows, all members have.
     pub stable: Position,
     /// The sender's node has no memory for more.
@@ -40,6 +40,8 @@ pub struct LeaseMessage {
     pub whole: bool,
     /// The newest entry, if the sender orders and may serve.
     pub newest: Option<Position>,
+    /// The last entry that the log outside has, as far as the sender knows.
+    pub logged: u64,
 }
 
 /// What else a member tells with its promises.
@@ -53,6 +55,8 @@ pub struct Told {
     pub whole: bool,
     /// See [`LeaseMessage::newest`].
     pub newest: Option<Position>,
+    /// See [`LeaseMessage::logged`].
+    pub logged: u64,
 }
 
 /// Times of leases.
@@ -77,7 +81,7 @@ pub struct Leases {
     bound: Vec<Bound>,
     /// Whether reads must see the newest state.
     strict: bool,
-    level: Position,
+    level: Option<Position>,
     next_at: Micros,
     /// From when on it is telling that nothing comes back.
     listens_from: Micros,
@@ -132,7 +136,7 @@ impl Bound {
 impl Leases {
     /// Nobody has promised anything.
     pub fn new(settings: LeaseSettings) -> Leases {
-        let (level, next_at) = (Position::ZERO, Micros::MAX);
+        let (level, next_at) = (None, Micros::MAX);
         Leases {
             settings,
             peers: Vec::new(),
@@ -145,8 +149,14 @@ impl Leases {
         }
     }
 
-    /// Another view, of these other members, begins with all up to `level` here.
-    pub fn on_view(&mut self, now: Now, others: impl Iterator<Item = Member>, level: Position, strict: bool) {
+    /// Another view, of these other members, begins with all up to `level` here, if that is known.
+    pub fn on_view(
+        &mut self,
+        now: Now,
+        others: impl Iterator<Item = Member>,
+        level: Option<Position>,
+        strict: bool,
+    ) {
         let before = core::mem::take(&mut self.peers);
         self.strict = strict;
         self.bound.extend(before.iter().map(|peer| {
@@ -198,7 +208,7 @@ impl Leases {
         if peer.stamp.is_none_or(|(stamp, _)| stamp < message.stamp) {
             peer.stamp = Some((message.stamp, now.steady_us));
         }
-        peer.level = Some(message.level);
+        peer.level = message.level.or(peer.level);
         peer.whole |= message.whole;
         // What is echoed was ours once: a stamp from the future would be a promise without end.
         if let Some(echo) = message.echo.filter(|echo| *echo <= now.steady_us) {
@@ -253,7 +263,7 @@ impl Leases {
                 peer.answered = true;
             }
             let echo = echo.map(|(stamp, _)| stamp);
-            let Told { stable, full, whole, newest } = told;
+            let Told { stable, full, whole, newest, logged } = told;
             (
                 peer.member.node,
                 LeaseMessage {
@@ -265,6 +275,7 @@ impl Leases {
                     full,
                     whole,
                     newest,
+                    logged,
                 },
             )
         };
@@ -343,9 +354,15 @@ impl Leases {
         self.peers.iter().find(|peer| peer.member.node == node)?.level
     }
 
-    /// What we had when the view began.
-    pub fn level(&self) -> Position {
+    /// What we had when the view began, if that is known.
+    pub fn level(&self) -> Option<Position> {
         self.level
+    }
+
+    /// Now it is known.
+    pub fn set_level(&mut self, now: Now, level: Position) {
+        self.level = Some(level);
+        self.hurry(now);
     }
 }
 
@@ -368,7 +385,7 @@ mod tests {
 
     fn leases(now: u64, others: &[u16]) -> Leases {
         let mut leases = Leases::new(SETTINGS);
-        leases.on_view(at(now), others.iter().map(|node| member(*node)), Position::ZERO, true);
+        leases.on_view(at(now), others.iter().map(|node| member(*node)), Some(Position::ZERO), true);
         leases
     }
 
@@ -402,11 +419,12 @@ mod tests {
             stamp: 0,
             echo: Some(u64::MAX),
             bound: false,
-            level: position,
+            level: Some(position),
             stable: position,
             full: false,
             whole: false,
             newest: None,
+            logged: 0,
         };
         a.on_message(at(0), NodeId(1), forged);
         assert!(!a.holds(at(0)));
@@ -420,17 +438,18 @@ mod tests {
             stamp: 0,
             echo: None,
             bound: false,
-            level: Position::ZERO,
+            level: Some(Position::ZERO),
             stable: Position::ZERO,
             full: false,
             whole: false,
             newest: None,
+            logged: 0,
         };
         a.on_message(at(100), NodeId(2), ask);
         a.on_wake(at(120), Told::default());
         a.on_wake(at(200), Told::default());
-        a.on_view(at(200), [member(1)].into_iter(), Position::ZERO, true);
-        b.on_view(at(200), [member(0)].into_iter(), Position::ZERO, true);
+        a.on_view(at(200), [member(1)].into_iter(), Some(Position::ZERO), true);
+        b.on_view(at(200), [member(0)].into_iter(), Some(Position::ZERO), true);
         for now in [200, 300, 500, 599] {
             pass((now, now), 0, &mut a, &mut b);
             pass((now, now), 1, &mut b, &mut a);

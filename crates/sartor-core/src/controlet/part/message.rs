@@ -32,6 +32,8 @@ pub struct Entries {
     pub fill: Epoch,
     /// What, as far as the sender knows, all members have.
     pub stable: Position,
+    /// The last entry that the log outside has, where there is one.
+    pub logged: u64,
     /// They, encoded one after the other.
     pub entries: Bytes,
 }
@@ -76,6 +78,7 @@ impl Wire for Message {
                 out.push(0);
                 entries.fill.encode(out);
                 entries.stable.encode(out);
+                put_varint(out, entries.logged);
                 out.extend_from_slice(&entries.entries);
             }
             Message::Ack(ack) => {
@@ -91,8 +94,9 @@ impl Wire for Message {
                 out.push(3);
                 put_varint(out, lease.stamp);
                 put_option(out, lease.echo.as_ref(), |out, echo| put_varint(out, *echo));
-                lease.level.encode(out);
+                put_option(out, lease.level.as_ref(), |out, level| level.encode(out));
                 lease.stable.encode(out);
+                put_varint(out, lease.logged);
                 let flags = [lease.full, lease.whole, lease.bound];
                 out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
                 put_option(out, lease.newest.as_ref(), |out, newest| newest.encode(out));
@@ -109,6 +113,7 @@ impl Wire for Message {
             0 => Message::Entries(Entries {
                 fill: Epoch::decode(from)?,
                 stable: Position::decode(from)?,
+                logged: from.varint()?,
                 entries: from.rest(),
             }),
             1 => Message::Ack(Ack {
@@ -120,11 +125,22 @@ impl Wire for Message {
             2 => Message::Cut,
             3 => {
                 let (stamp, echo) = (from.varint()?, from.option(Reader::varint)?);
-                let (level, stable) = (Position::decode(from)?, Position::decode(from)?);
+                let (level, stable) = (from.option(Position::decode)?, Position::decode(from)?);
+                let logged = from.varint()?;
                 let flags = from.byte()?;
                 let (full, whole, bound) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
                 let newest = from.option(Position::decode)?;
-                Message::Lease(LeaseMessage { stamp, echo, bound, level, stable, full, whole, newest })
+                Message::Lease(LeaseMessage {
+                    stamp,
+                    echo,
+                    bound,
+                    level,
+                    stable,
+                    full,
+                    whole,
+                    newest,
+                    logged,
+                })
             }
             4 => Message::Page(Page::decode(from)?),
             _ => return Err(Malformed("unknown message")),
@@ -180,18 +196,24 @@ mod tests {
         let deletes = Some(Deletes::default());
         let page = Page { fill: Epoch(2), number: 1, at, records, answers, names, deletes };
         let messages = [
-            Message::Entries(Entries { fill: Epoch(0), stable: at, entries: Bytes::from_static(b"x") }),
+            Message::Entries(Entries {
+                fill: Epoch(0),
+                stable: at,
+                logged: 9,
+                entries: Bytes::from_static(b"x"),
+            }),
             Message::Ack(Ack { applied: at, stable: at, fill: (Epoch(2), 7), full: true }),
             Message::Cut,
             Message::Lease(LeaseMessage {
                 stamp: 9,
                 echo: Some(8),
                 bound: false,
-                level: at,
+                level: Some(at),
                 stable: at,
                 full: true,
                 whole: true,
                 newest: Some(at),
+                logged: 70_000,
             }),
             Message::Page(page),
         ];

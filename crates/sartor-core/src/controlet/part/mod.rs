@@ -5,6 +5,7 @@ pub mod fill;
 pub mod follower;
 pub mod freshness;
 pub mod lease;
+pub mod log;
 pub mod marks;
 pub mod message;
 pub mod once;

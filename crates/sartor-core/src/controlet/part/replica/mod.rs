@@ -8,6 +8,7 @@
 //!
 //! The protocol decides who may ask what, and when an answer may leave; see `replicated.rs`.
 
+mod logging;
 mod placing;
 mod reaching;
 mod taking;
@@ -17,6 +18,7 @@ use super::fill::{Sink, Source};
 use super::follower::Follower;
 use super::freshness::Freshness;
 use super::lease::{LeaseMessage, Leases, Told};
+use super::log::Log;
 use super::marks::Marks;
 use super::message::Message;
 use super::once::Names;
@@ -63,6 +65,12 @@ pub struct Replica {
     /// The others were told that this one has all that any member had when the view began.
     told_whole: bool,
     stream: Stream,
+    /// The log outside, at the first member.
+    log: Option<Log>,
+    /// Another one was first, so the log may hold what this one lacks.
+    owes_log: bool,
+    /// The last entry that it has, as far as is known.
+    logged: u64,
     followers: Vec<Follower>,
     /// A new primary that knew less than we did gets what it lacks.
     rescue: Option<Follower>,
@@ -112,6 +120,9 @@ impl Replica {
             settling: false,
             told_whole: false,
             stream: Stream::starting_at(1),
+            log: None,
+            owes_log: false,
+            logged: 0,
             followers: Vec::new(),
             rescue: None,
             rescued: false,
@@ -157,10 +168,11 @@ impl Replica {
         (self.rescue, self.rescued) = (None, false);
         self.full.clear();
         self.freshness.on_view();
+        self.enter_log();
         // Who was too slow has all that was acknowledged, and where nobody else is left, nobody has more.
         self.given_up &= self.view.members.len() > 1 || planted(Fault::SlowIsGone);
         if self.view.is_member() {
-            let (me, level) = (self.view.me, self.submitted);
+            let (me, level) = (self.view.me, (!self.must_read_log()).then_some(self.submitted));
             let others = self.view.members.iter().filter(|member| member.node != me).copied();
             self.leases.on_view(now, others, level, self.view.rules.is_strong());
             let filled = self.sink.take().is_some();
@@ -211,7 +223,7 @@ impl Replica {
 
     /// Whether what the end of the stream has is known to be everywhere.
     fn knows_all(&self) -> bool {
-        !self.settling || self.view.members.len() == 1 || planted(Fault::EndOfStarKnows)
+        !self.settling || self.view.members.len() == 1
     }
 
     /// It is not known any more what all members have.
@@ -228,7 +240,7 @@ impl Replica {
             if self.is_end() {
                 self.stable = self.applied;
                 self.ack_soon(0);
-            } else if self.stable.sequence < level.sequence {
+            } else if let Some(level) = level.filter(|level| self.stable.sequence < level.sequence) {
                 self.stable = level;
             }
             self.trim();
@@ -281,7 +293,9 @@ impl Replica {
 
     /// Whether it has all that any member had when the view began.
     pub fn is_level(&self) -> bool {
-        let mine = self.leases.level().sequence <= self.applied.sequence || planted(Fault::IgnoreLevel);
+        let level = self.leases.level();
+        let mine = level.is_some_and(|level| level.sequence <= self.applied.sequence);
+        let mine = mine || planted(Fault::IgnoreLevel);
         mine && self.leases.is_level(self.applied)
     }
 
@@ -301,6 +315,7 @@ impl Replica {
         }
         self.note_full(from, message.full);
         self.dirty = true;
+        self.learn_logged(message.logged);
         let members = &self.view.members;
         let sender_knows = members.get(self.topology().teller(members.len()));
         if sender_knows.is_some_and(|member| member.node == from) {
@@ -308,16 +323,18 @@ impl Replica {
         }
         if let Some(follower) = self.followers.iter_mut().find(|follower| follower.node == from)
             && is_first
-            && message.level.sequence < follower.start
+            && message.level.is_some_and(|level| level.sequence < follower.start)
         {
             follower.cut = true;
         }
         let to_primary = self.view.members.first().is_some_and(|primary| primary.node == from);
-        let knows_less = message.level.sequence < self.leases.level().sequence;
+        let levels = message.level.zip(self.leases.level());
+        let knows_less = levels.is_some_and(|(first, mine)| first.sequence < mine.sequence);
         let rescues = !self.rescued && !planted(Fault::NoRescue);
         if to_primary && knows_less && rescues {
             self.rescued = true;
-            self.rescue = Some(Follower::new(now, from, message.level.sequence));
+            let has = message.level.map_or(0, |level| level.sequence);
+            self.rescue = Some(Follower::new(now, from, has));
         }
     }
 
@@ -351,6 +368,7 @@ impl Replica {
         if self.is_active(now) {
             self.proven = true;
         }
+        self.tend_log(now, &mut out.effects);
         self.settle();
         if !self.told_whole && self.view.is_member() && !self.is_lost() && self.is_level() {
             // Somebody may wait for it.
@@ -362,13 +380,14 @@ impl Replica {
             let leases = self.leases.on_wake(now, told);
             out.sends.extend(leases.into_iter().map(|(node, lease)| (node, Message::Lease(lease))));
         }
-        let what = (Epoch(0), self.stable, self.sendable().sequence);
+        let known = (self.stable, self.logged);
+        let what = (Epoch(0), known, self.sendable().sequence);
         // Answers and reads wait for it there.
-        let tells = self.topology() != Topology::Chain && self.view.rules.is_strong();
+        let tells = self.topology() != Topology::Chain && (self.view.rules.is_strong() || self.log.is_some());
         for follower in self.followers.iter_mut().chain(&mut self.rescue).filter(|follower| !follower.cut) {
             follower.send(now, &self.stream, what, &self.settings, &mut out.sends);
             if tells {
-                follower.tell(self.stable, &mut out.sends);
+                follower.tell(known, &mut out.sends);
             }
         }
         if let Some(source) = &mut self.source
@@ -389,7 +408,7 @@ impl Replica {
     fn told(&self, now: Now) -> Told {
         let whole = self.view.is_member() && !self.is_lost() && self.is_level();
         let newest = (self.view.is_head() && self.is_active(now)).then_some(self.submitted);
-        Told { stable: self.stable, full: self.im_full, whole, newest }
+        Told { stable: self.stable, full: self.im_full, whole, newest, logged: self.logged }
     }
 
     /// Whether what is kept for others has grown too large for more.
@@ -455,7 +474,8 @@ impl Replica {
         let source = source.and_then(|source| source.wake_at(settings));
         let survey = self.surveying.wake_at().filter(|_| self.view.is_member());
         let others = self.leases.wake_at().into_iter().chain(self.ack_at).chain(self.cuts_at());
-        resends.chain(source).chain(others).chain(survey).min()
+        let log = self.log.as_ref().and_then(Log::wake_at);
+        resends.chain(source).chain(others).chain(survey).chain(log).min()
     }
 
     /// How it stands.

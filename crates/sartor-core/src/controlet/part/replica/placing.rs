@@ -47,6 +47,9 @@ impl Replica {
 
     /// Whether nobody is to have what is ordered here.
     pub(super) fn is_alone(&self) -> bool {
+        if self.log.is_some() {
+            return false;
+        }
         // In a chain, who comes after one that was cut off may still need what is kept.
         let nobody = self.topology() != Topology::Chain && self.followers.iter().all(|follower| follower.cut);
         (self.followers.is_empty() || nobody) && self.source.as_ref().is_none_or(|source| source.follower.cut)

@@ -3,6 +3,7 @@
 use super::Replica;
 use crate::controlet::Outbox;
 use crate::controlet::part::follower::{Follower, tells_after};
+use crate::controlet::part::log::Log;
 use crate::controlet::part::message::{Ack, Message};
 use crate::controlet::rules::{Answers, Topology};
 use crate::ids::{Epoch, NodeId, Position};
@@ -18,6 +19,7 @@ impl Replica {
             Answers::AtTwo if self.view.is_head() => self.held_by_two(),
             // What came from the first member of this view is there too; what came before, when that one has all.
             Answers::AtTwo if !self.first_is_whole() => self.stable,
+            Answers::AtLog => self.in_log(),
             _ => self.applied,
         }
     }
@@ -71,7 +73,9 @@ impl Replica {
     /// Whether what a follower lacks is not at all members.
     pub(super) fn counts(&self, follower: &Follower) -> bool {
         // Who was given up may answer reads until it is none of the members.
-        !follower.cut || (self.view.rules.is_strong() && !planted(Fault::CutDoesNotCount))
+        let strict = self.view.rules.is_strong() && !planted(Fault::CutDoesNotCount);
+        // Nor is the log outside trimmed behind it: it may be all that is left.
+        !follower.cut || strict || self.view.rules.answers == Answers::AtLog
     }
 
     /// Up to where it is known that nothing is lost while a member lives, or, where answers do not wait for that, what is
@@ -108,8 +112,8 @@ impl Replica {
         if let Some(rescue) = self.rescue.as_mut().filter(|rescue| rescue.node == from) {
             rescue.on_ack(now, ack.applied.sequence, &self.stream);
         }
-        let level = self.leases.level().sequence;
-        if self.rescue.as_ref().is_some_and(|rescue| rescue.acked >= level) {
+        let level = self.leases.level();
+        if self.rescue.as_ref().zip(level).is_some_and(|(rescue, level)| rescue.acked >= level.sequence) {
             self.rescue = None;
         }
         let sent = self.sendable().sequence;
@@ -216,6 +220,7 @@ impl Replica {
         let least = others.filter(|follower| !follower.cut).map(|follower| follower.acked).min();
         // Who is being filled keeps nothing: the others have it.
         let all_have = if self.sink.is_some() { self.applied.sequence } else { self.stable.sequence };
+        let all_have = all_have.min(self.log.as_ref().map_or(u64::MAX, Log::logged));
         let least = if planted(Fault::TrimEarly) {
             self.applied.sequence
         } else {

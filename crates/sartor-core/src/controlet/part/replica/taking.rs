@@ -50,6 +50,7 @@ impl Replica {
             self.notify_followers(now, self.submitted.sequence);
         }
         self.learn_stable(now, message.stable);
+        self.learn_logged(message.logged);
     }
 
     pub(super) fn take_item(&mut self, now: Now, item: Item) -> Task {
@@ -129,6 +130,7 @@ impl Replica {
             self.answers = page.answers.unwrap_or_default();
             self.names = Names::default();
             self.epochs = alloc::vec![(start.epoch, 0)];
+            self.logged = 0;
             (self.gone, self.given_up) = (false, false);
         }
         self.names.merge(page.names);
