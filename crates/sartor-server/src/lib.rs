@@ -12,6 +12,7 @@ pub mod config;
 pub mod coordinator;
 pub mod front;
 pub mod link;
+pub mod locks;
 pub mod metadata;
 pub mod node;
 pub mod resp;

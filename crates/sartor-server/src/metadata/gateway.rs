@@ -23,6 +23,17 @@ pub struct Gateway {
     agent: ureq::Agent,
     endpoints: Vec<String>,
     current: usize,
+    /// The setting that names the endpoints, for errors.
+    setting: &'static str,
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// For people.
+    pub text: String,
+    /// etcd may have seen the call.
+    pub sent: bool,
 }
 
 /// What a key holds.
@@ -61,13 +72,20 @@ pub enum Seen {
 impl Gateway {
     /// Asks these endpoints (`host:port`), one until it fails, then the next.
     pub fn new(endpoints: Vec<String>) -> Gateway {
+        Gateway::for_setting(endpoints, "metadata", 3)
+    }
+
+    /// The same for another setting, with so many calls at a time that connections are kept for.
+    pub fn for_setting(endpoints: Vec<String>, setting: &'static str, calls: usize) -> Gateway {
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             // etcd is near: a proxy of the environment is for other things.
             .proxy(None)
+            .max_idle_connections(calls * endpoints.len())
+            .max_idle_connections_per_host(calls)
             .timeout_connect(Some(CALL_TIMEOUT));
-        Gateway { agent: config.build().into(), endpoints, current: 0 }
+        Gateway { agent: config.build().into(), endpoints, current: 0, setting }
     }
 
     fn url(&self, path: &str) -> String {
@@ -75,32 +93,58 @@ impl Gateway {
     }
 
     fn call(&mut self, path: &str, body: &Value) -> Result<Value, String> {
-        let done = self.try_call(path, body);
+        self.call_within(path, body, CALL_TIMEOUT).map_err(|failure| failure.text)
+    }
+
+    fn call_within(&mut self, path: &str, body: &Value, time: Duration) -> Result<Value, Failure> {
+        let done = self.try_call(path, body, time);
         if done.is_err() {
             self.current = (self.current + 1) % self.endpoints.len();
         }
         done
     }
 
-    fn try_call(&self, path: &str, body: &Value) -> Result<Value, String> {
-        let request = self.agent.post(self.url(path)).config().timeout_global(Some(CALL_TIMEOUT)).build();
-        let endpoint = &self.endpoints[self.current];
-        let unreachable = |error: ureq::Error| {
-            format!("cannot reach etcd at {endpoint}: {error}; start it, or correct metadata")
+    fn try_call(&self, path: &str, body: &Value, time: Duration) -> Result<Value, Failure> {
+        let request = self.agent.post(self.url(path)).config().timeout_global(Some(time)).build();
+        let (endpoint, setting) = (&self.endpoints[self.current], self.setting);
+        let unreachable = |error: ureq::Error| Failure {
+            text: format!("cannot reach etcd at {endpoint}: {error}; start it, or correct {setting}"),
+            sent: may_be_sent(&error),
         };
         let mut response = request.send(body.to_string()).map_err(unreachable)?;
         let text = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string();
         let text = text.map_err(unreachable)?;
         let answer: Value = serde_json::from_str(text.trim()).unwrap_or_default();
+        let refused = |text| Failure { text, sent: true };
         if let Some(error) = answer["error"].as_str() {
-            return Err(format!("etcd at {endpoint} says: {error}"));
+            return Err(refused(format!("etcd at {endpoint} says: {error}")));
         }
         let header = if answer["result"].is_null() { &answer["header"] } else { &answer["result"]["header"] };
         if header.is_null() {
             let code = response.status().as_u16();
-            return Err(format!("{endpoint} is not an etcd of 3.4 or newer (HTTP {code}); correct metadata"));
+            return Err(refused(format!(
+                "{endpoint} is not an etcd of 3.4 or newer (HTTP {code}); correct {setting}"
+            )));
         }
         Ok(answer)
+    }
+
+    /// How many endpoints there are.
+    pub fn endpoints(&self) -> usize {
+        self.endpoints.len()
+    }
+
+    /// Waits in etcd's queue for the lock of this name, no longer than `time`. What is held then, or waits still if
+    /// the call failed, is the key `name/LEASE`, the lease in hex; asked again with the same lease it is the same key.
+    pub fn lock(&mut self, name: &str, lease: i64, time: Duration) -> Result<(), Failure> {
+        let body = json!({ "name": b64(name.as_bytes()), "lease": lease.to_string() });
+        self.call_within("lock/lock", &body, time).map(drop)
+    }
+
+    /// Gives back a lock, or the place in its queue: deletes exactly this key.
+    pub fn unlock(&mut self, key: &str) -> Result<(), Failure> {
+        let body = json!({ "key": b64(key.as_bytes()) });
+        self.call_within("lock/unlock", &body, CALL_TIMEOUT).map(drop)
     }
 
     /// A new lease: its number, and how long it lasts.
@@ -154,6 +198,17 @@ impl Gateway {
             line.clear();
         }
         Ok(())
+    }
+}
+
+/// Whether a call that ended so may have reached the other end.
+fn may_be_sent(error: &ureq::Error) -> bool {
+    use ureq::{Error, Timeout};
+    match error {
+        Error::HostNotFound | Error::ConnectionFailed => false,
+        Error::Timeout(Timeout::Resolve | Timeout::Connect) => false,
+        Error::Io(error) => error.kind() != std::io::ErrorKind::ConnectionRefused,
+        _ => true,
     }
 }
 

@@ -10,7 +10,7 @@
 mod campaign;
 mod etcd;
 mod file;
-mod gateway;
+pub(crate) mod gateway;
 
 use crate::config::CoordinatorConfig;
 use mio::Waker;
@@ -84,15 +84,17 @@ pub fn endpoints(metadata: &str) -> Result<Option<Vec<String>>, String> {
     }
     let wrong = || format!("metadata '{metadata}' is not possible; it must be file or etcd://HOST:PORT,...");
     let list = metadata.strip_prefix("etcd://").ok_or_else(wrong)?;
+    addresses(list).map(Some).ok_or_else(wrong)
+}
+
+/// The addresses in `host:port,...`; none if it is not that.
+pub(crate) fn addresses(list: &str) -> Option<Vec<String>> {
     let is_addr = |addr: &&str| {
         let port = addr.rsplit_once(':').filter(|(host, _)| !host.is_empty() && !host.contains(['@', '/']));
         port.is_some_and(|(_, port)| port.parse::<u16>().is_ok_and(|port| port > 0))
     };
     let addrs: Vec<&str> = list.split(',').map(str::trim).collect();
-    if !addrs.iter().all(is_addr) {
-        return Err(wrong());
-    }
-    Ok(Some(addrs.into_iter().map(str::to_owned).collect()))
+    addrs.iter().all(is_addr).then(|| addrs.into_iter().map(str::to_owned).collect())
 }
 
 #[cfg(test)]
