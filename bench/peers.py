@@ -157,15 +157,15 @@ def echo(port):
     return building(Layout("echo", f"127.0.0.1:{port}"), steps)
 
 
-def sartor(port, copies=1, shards=1, mode="ms+sc", datalet="hash", workers=1, unix=False):
-    """A cluster as `sartor up` starts it; nodes and coordinator count, not what supervises them."""
+def sartor(port, copies=1, shards=1, mode="ms+sc", datalet="hash", workers=1, unix=False, outside=()):
+    """A cluster as `sartor up` starts it; nodes and coordinator count, not what supervises them. outside: --log, --locks."""
     if not os.access(SARTOR, os.X_OK):
         raise Trouble(f"{SARTOR} is missing; build it: make release, or name it: SARTOR=...")
 
     def steps(layout):
         words = ["up", "--shards", str(shards), "--copies", str(copies), "--standbys", "0", "--mode", mode]
         words += ["--datalet", datalet, "--port", str(port), "--detect-ms", "10000", "--workers", str(workers)]
-        words += layout.unix("unix", "sockets/node-0.sock", unix, "sockets")
+        words += [*layout.unix("unix", "sockets/node-0.sock", unix, "sockets"), *outside]
         layout.start(SARTOR, *words, counts=False)
 
         def healthy():

@@ -195,7 +195,7 @@ fn map(&Path { mode, copies, shards, workers, .. }: &Path) -> ClusterMap {
 fn config(node: u16) -> NodeConfig {
     let (cluster, workers, detect_ms, settings) = (1, 1, 500, Default::default());
     let (listen, peer_listen, coordinator) = (String::new(), String::new(), Vec::new());
-    let (unix, announce, peer_announce, unprotected) = (None, None, None, false);
+    let (unix, announce, peer_announce, log, locks, unprotected) = (None, None, None, None, None, false);
     NodeConfig {
         cluster,
         node,
@@ -208,6 +208,8 @@ fn config(node: u16) -> NodeConfig {
         coordinator,
         unprotected,
         detect_ms,
+        log,
+        locks,
         settings,
     }
 }

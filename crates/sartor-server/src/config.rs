@@ -44,6 +44,12 @@ pub struct NodeConfig {
     /// A node that is silent for so long is replaced, in ms; the same in all processes.
     #[serde(default = "detect_ms")]
     pub detect_ms: u64,
+    /// A log outside, for the modes that write to one: `nats://[user:password@]host:port,...[?replicas=N]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+    /// A lock service outside, for the modes that ask one: `etcd://host:port,...` or `redis://host:port,...`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locks: Option<String>,
     /// Changed settings, by the names that CONFIG GET knows.
     #[serde(default)]
     pub settings: BTreeMap<String, u64>,
@@ -89,6 +95,12 @@ pub struct CoordinatorConfig {
     pub mode: String,
     /// Its datalet kind.
     pub datalet: String,
+    /// The log outside that the nodes know, if any: the table's mode may need one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+    /// The same of locks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locks: Option<String>,
     /// A node that is silent for so long is replaced, in ms; the same in all processes.
     #[serde(default = "detect_ms")]
     pub detect_ms: u64,

@@ -1,6 +1,7 @@
 //! A node: a process with one or more workers.
 
 use crate::config::NodeConfig;
+use crate::outside::Outside;
 use crate::settings::Settings;
 use crate::socket::{Bound, bind, bind_unix};
 use crate::stats::SharedStats;
@@ -26,6 +27,8 @@ pub struct Shared {
     pub stats: SharedStats,
     /// What the copies here found when they were surveyed.
     pub surveys: Surveys,
+    /// Services outside.
+    pub outside: Arc<Outside>,
     news: Arc<Mutex<News>>,
 }
 
@@ -75,24 +78,25 @@ pub fn run(config: NodeConfig) -> Result<(), String> {
     for (name, value) in &config.settings {
         settings.set(name, *value)?;
     }
+    let clients = doors(&config)?;
+    let peers = bind(&config.peer_listen, config.unprotected)?;
+    let failed = |error: std::io::Error| format!("cannot start the event loop: {error}");
+    let mut mailboxes = Vec::new();
+    let mut parts = Vec::new();
+    for _ in 0..config.workers.max(1) {
+        let (mailbox, part) = Mailbox::new().map_err(failed)?;
+        mailboxes.push(mailbox);
+        parts.push(part);
+    }
     let shared = Shared {
         incarnation: Incarnation(crate::clock::now().unix_ms.max(1)),
         settings,
         stats: SharedStats::default(),
         surveys: Surveys::default(),
+        outside: Arc::new(Outside::open(&config, &mailboxes)?),
         news: Arc::default(),
         config: Arc::new(config),
     };
-    let clients = doors(&shared.config)?;
-    let peers = bind(&shared.config.peer_listen, shared.config.unprotected)?;
-    let failed = |error: std::io::Error| format!("cannot start the event loop: {error}");
-    let mut mailboxes = Vec::new();
-    let mut parts = Vec::new();
-    for _ in 0..shared.config.workers.max(1) {
-        let (mailbox, part) = Mailbox::new().map_err(failed)?;
-        mailboxes.push(mailbox);
-        parts.push(part);
-    }
     let mut first = None;
     for (index, part) in parts.into_iter().enumerate() {
         let listeners = clients.iter().map(Bound::listener).collect::<Result<_, _>>().map_err(failed)?;

@@ -5,6 +5,9 @@ use crate::sim::unknown_mode;
 use sartor_core::controlet::{MODES, mode};
 use sartor_datalets::{ENGINES, engine};
 use sartor_server::config::{CoordinatorConfig, NodeConfig};
+use sartor_server::locks;
+use sartor_server::log::Logs;
+use sartor_server::outside::missing;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -78,14 +81,20 @@ pub fn node(config: &CoordinatorConfig, port: u16, node: u16) -> NodeConfig {
         coordinator: vec![config.listen.clone()],
         unprotected: config.unprotected,
         detect_ms: config.detect_ms,
+        log: config.log.clone(),
+        locks: config.locks.clone(),
         settings: BTreeMap::new(),
     }
 }
 
 /// Says what is wrong with a cluster that was asked for.
 pub fn check(config: &CoordinatorConfig, port: u16) -> Result<(), Failed> {
-    if mode(MODES, &config.mode).is_none() {
-        return Err(unknown_mode(&config.mode));
+    let mode = mode(MODES, &config.mode).ok_or_else(|| unknown_mode(&config.mode))?;
+    let wrong = |error: String| Failed::input(error);
+    config.log.as_deref().map_or(Ok(()), Logs::check).map_err(wrong)?;
+    config.locks.as_deref().map_or(Ok(()), locks::check).map_err(wrong)?;
+    if let Some(text) = missing(mode, config.log.is_some(), config.locks.is_some()) {
+        return Err(Failed::input(text));
     }
     if engine(&config.datalet).is_none() {
         let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();

@@ -59,7 +59,7 @@ pub fn print(status: &Status) {
     for node in &status.nodes {
         say(format_args!("{:<6}{:<24}{:<10}{}", node.id, node.addr, node.pid, node.state));
     }
-    say(format_args!("\n{:<7}{:<10}{:<8}{:<14}REPLICAS", "SHARD", "TABLE", "MODE", "SLOTS"));
+    say(format_args!("\n{:<7}{:<10}{:<13}{:<14}REPLICAS", "SHARD", "TABLE", "MODE", "SLOTS"));
     for shard in &status.shards {
         let slots: Vec<String> = shard.slots.iter().map(|(first, last)| format!("{first}-{last}")).collect();
         let replica = |r: &sartor_server::status::ReplicaStatus| match r.lag_ms {
@@ -68,7 +68,7 @@ pub fn print(status: &Status) {
         };
         let replicas: Vec<String> = shard.replicas.iter().map(replica).collect();
         say(format_args!(
-            "{:<7}{:<10}{:<8}{:<14}{}",
+            "{:<7}{:<10}{:<13}{:<14}{}",
             shard.id,
             shard.table,
             shard.mode,

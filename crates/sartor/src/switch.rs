@@ -74,7 +74,9 @@ fn wait(args: &SwitchArgs, started: Instant) -> Result<(), Failed> {
     loop {
         match resp::ask_within(&args.endpoint, &words, Duration::from_millis(STEP_MS + 5000)) {
             Ok(_) => return Ok(()),
-            Err(text) if !text.starts_with("TRYAGAIN") => return Err(Failed::other(text)),
+            Err(text) if !text.starts_with("TRYAGAIN") => {
+                return Err(Failed::other(text.trim_start_matches("ERR ")));
+            }
             Err(text) if started.elapsed().as_secs() >= timeout_s => {
                 return Err(Failed::other(format!("not waited for any longer after {timeout_s} s: {text}")));
             }

@@ -53,6 +53,12 @@ pub struct UpArgs {
     /// Where the cluster map is kept: file, or etcd://HOST:PORT,... [default: file]
     #[arg(long)]
     metadata: Option<String>,
+    /// A log outside for the modes that write to one, such as nats://HOST:PORT[,...][?replicas=N]
+    #[arg(long)]
+    log: Option<String>,
+    /// Locks outside for the modes that ask for them: etcd://HOST:PORT,... or redis://HOST:PORT,...
+    #[arg(long)]
+    locks: Option<String>,
     /// Coordinators, of which one leads; more than one need etcd [default: 1]
     #[arg(long, default_value_t = 1, hide_default_value = true)]
     coordinators: u16,
@@ -133,6 +139,8 @@ impl Cluster {
                 .clone()
                 .or(old.as_ref().map(|old| old.datalet.clone()))
                 .unwrap_or("hash".into()),
+            log: args.log.clone().or(old.as_ref().and_then(|old| old.log.clone())),
+            locks: args.locks.clone().or(old.as_ref().and_then(|old| old.locks.clone())),
             detect_ms: args.detect_ms.or(old.as_ref().map(|old| old.detect_ms)).unwrap_or(500),
         };
         check(&config, args.port)?;
@@ -143,6 +151,8 @@ impl Cluster {
                 http: String::new(),
                 dir: PathBuf::new(),
                 detect_ms: 0,
+                log: None,
+                locks: None,
                 ..config.clone()
             };
             if place(&old) != place(&config) {

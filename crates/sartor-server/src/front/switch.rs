@@ -2,9 +2,10 @@
 
 use super::connection::Connection;
 use super::plan::{Ask, Env, Plan, SwitchAsk};
+use crate::outside::missing;
 use crate::resp::parse::Args;
 use sartor_core::controlet::rules::Answers;
-use sartor_core::controlet::{MODES, mode};
+use sartor_core::controlet::{MODES, Mode, mode};
 use sartor_core::coordinator::switch::TableShape;
 use sartor_core::routing::map::{ClusterMap, Table};
 use sartor_core::time::millis;
@@ -27,7 +28,8 @@ struct Said {
 
 /// `SARTOR.SWITCH [mode] [COPIES n] [DATALET kind] [TABLE name] [TIMEOUT ms]`
 pub fn switch(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Result<Plan, String> {
-    let said = parse(args)?;
+    let lacks = |mode: &Mode| missing(mode, env.config.log.is_some(), env.config.locks.is_some());
+    let said = parse(args, &|mode| lacks(mode).is_none())?;
     let map = env.map.ok_or("LOADING this node has no cluster map yet; is the coordinator up?")?;
     let name = said.table.as_deref().unwrap_or("default");
     let Some(table) = map.tables.iter().find(|known| known.name == name) else {
@@ -38,16 +40,22 @@ pub fn switch(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Result<Plan
     let until_us = env.now.steady_us.saturating_add(millis(timeout_ms));
     let fills = said.copies.is_some() || said.datalet.is_some();
     let shape = shape(map, table, said)?;
+    if let Some(text) = mode(MODES, &shape.mode).and_then(lacks) {
+        return Err(format!("ERR {text}; start the nodes with it"));
+    }
     Ok(Plan::Worker(Ask::Switch(SwitchAsk { table: table.id, shape, fills, until_us })))
 }
 
-fn parse(args: &Args) -> Result<Said, String> {
+fn parse(args: &Args, is_possible: &dyn Fn(&Mode) -> bool) -> Result<Said, String> {
     let text = |place| String::from_utf8_lossy(args.get(place)).into_owned();
     let is_option = |word: &str| matches!(word, "copies" | "datalet" | "table" | "timeout");
     let mut said = Said::default();
     let mut place = 1;
     if !is_option(&text(1).to_lowercase()) {
-        said.mode = Some(known("mode", text(1).to_lowercase(), MODES.iter().map(|mode| mode.name))?);
+        let name = text(1).to_lowercase();
+        // What lacks something is refused with what that is.
+        let shown = MODES.iter().filter(|mode| is_possible(mode) || mode.name == name);
+        said.mode = Some(known("mode", name.clone(), shown.map(|mode| mode.name))?);
         place = 2;
     }
     if !(args.len() - place).is_multiple_of(2) {

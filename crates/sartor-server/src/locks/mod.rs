@@ -17,7 +17,7 @@ mod redlock;
 mod table;
 
 use crate::metadata::addresses;
-use bytes::Bytes;
+use sartor_core::node::locking::{LockCall, LockEvent};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,41 +27,6 @@ use table::{Job, Table};
 const GIVING_THREADS: usize = 4;
 /// How often people are told that something is wrong.
 const COMPLAIN_EVERY: Duration = Duration::from_secs(5);
-
-/// What the node wants of the locks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LockCall {
-    /// These names, for reading or for writing. Answered by `Held` or `Failed`.
-    Acquire {
-        /// Whoever asks; one that waits or holds already is refused.
-        id: u64,
-        /// In any order, also more than once.
-        names: Vec<Bytes>,
-        /// Alone, not together with other readers.
-        write: bool,
-    },
-    /// Gives back what this id holds; not answered. Also for an id that waits still: then it is forgotten, though
-    /// an answer may be on its way.
-    Release {
-        /// Whoever asked.
-        id: u64,
-    },
-}
-
-/// What the locks tell the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockEvent {
-    /// All names are held.
-    Held {
-        /// By whom.
-        id: u64,
-    },
-    /// Not within the time for waiting, or the service cannot be reached. Nothing is held.
-    Failed {
-        /// Who asked.
-        id: u64,
-    },
-}
 
 /// How locks are taken and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

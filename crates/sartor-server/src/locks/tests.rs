@@ -1,4 +1,5 @@
 use super::*;
+use bytes::Bytes;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, channel};

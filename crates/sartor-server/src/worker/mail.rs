@@ -4,10 +4,12 @@
 use crate::link::Handover;
 use bytes::Bytes;
 use mio::{Poll, Token, Waker};
+use sartor_core::controlet::part::log::LogEvent;
 use sartor_core::coordinator::ReplicaReport;
 use sartor_core::coordinator::switch::TableShape;
 use sartor_core::ids::ShardId;
 use sartor_core::node::letters::Letter;
+use sartor_core::node::locking::LockEvent;
 use sartor_core::routing::map::ClusterMap;
 use std::io;
 use std::sync::Arc;
@@ -28,6 +30,10 @@ pub enum Mail {
     Link(Handover),
     /// A user wants this table to have that mode.
     Wish(u16, TableShape),
+    /// What a log outside answers, for a shard that is yours.
+    Log(ShardId, u64, LogEvent),
+    /// What the locks outside answer.
+    Lock(LockEvent),
     /// Damage the record of this key in your copy.
     Corrupt(ShardId, Bytes),
 }

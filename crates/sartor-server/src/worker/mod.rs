@@ -370,6 +370,11 @@ impl Worker {
                 Mail::Reports(worker, reports) => {
                     self.node.step(now, Event::Reports(worker, reports), &mut self.actions);
                 }
+                Mail::Log(shard, number, event) => {
+                    self.node.step(now, Event::Log(shard, number, event), &mut self.actions);
+                    self.run_stores(now);
+                }
+                Mail::Lock(event) => self.node.step(now, Event::Lock(event), &mut self.actions),
                 Mail::Corrupt(shard, key) => drop(self.corrupt(shard, &key)),
                 Mail::Wish(table, shape) => self.wish(now, table, &shape),
                 Mail::Link(handover) => self.links.adopt(self.poll.registry(), handover, frames),
@@ -378,6 +383,12 @@ impl Worker {
     }
 
     fn send(&mut self, now: Now) {
+        for (shard, number, call) in self.actions.log.drain(..) {
+            self.shared.outside.ask_log(shard, number, call);
+        }
+        for call in self.actions.locks.drain(..) {
+            self.shared.outside.ask_locks(call);
+        }
         for (to, frame) in self.actions.sends.drain(..) {
             if to.node != self.me.node {
                 self.links.send(to, &frame);

@@ -52,6 +52,12 @@ pub struct ChaosArgs {
     /// How to replicate
     #[arg(long, default_value = "ms+sc")]
     mode: String,
+    /// A log outside, for modes that write to one
+    #[arg(long)]
+    log: Option<String>,
+    /// Locks outside, for modes that ask for them
+    #[arg(long)]
+    locks: Option<String>,
     /// What to replicate
     #[arg(long, default_value = "hash")]
     datalet: String,
@@ -159,6 +165,8 @@ fn config(args: &ChaosArgs) -> Result<CoordinatorConfig, Failed> {
         copies: args.copies,
         mode: args.mode.clone(),
         datalet: args.datalet.clone(),
+        log: args.log.clone(),
+        locks: args.locks.clone(),
         detect_ms: args.detect_ms,
     };
     local::check(&config, 1)?;

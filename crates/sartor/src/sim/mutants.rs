@@ -18,7 +18,7 @@ pub fn run(only: Option<&str>) -> Result<(), Failed> {
         return Err(Failed::input(format!("no such mutant; there is: {}", names.join(", "))));
     }
     say(format_args!(
-        "{:<24}{:<7}{:<11}{:>7}{:>8}  WHAT SHOWED IT",
+        "{:<24}{:<11}{:<11}{:>7}{:>8}  WHAT SHOWED IT",
         "MUTANT", "MODE", "FOUND", "SEEDS", "TIME"
     ));
     let mut found = 0;
@@ -45,6 +45,6 @@ fn hunt(mutant: &Mutant) -> bool {
     };
     let why: String = why.chars().take(90).collect();
     let (name, mode, took) = (mutant.name, mutant.mode, started.elapsed().as_secs_f64());
-    say(format_args!("{name:<24}{mode:<7}{state:<11}{needed:>7}{took:>7.1}s  {why}"));
+    say(format_args!("{name:<24}{mode:<11}{state:<11}{needed:>7}{took:>7.1}s  {why}"));
     !failures.is_empty()
 }

@@ -26,7 +26,7 @@ use bytes::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LogCall {
     /// The messages after this offset (0: from the beginning), in order. Answered by `Read` once or several times; the last has
-    /// `end`.
+    /// `end`; or by `Failed`, also after some parts.
     Read {
         /// The last message that is known.
         after: u64,
@@ -39,7 +39,7 @@ pub enum LogCall {
         /// The message.
         payload: Bytes,
     },
-    /// Nobody needs the messages up to this offset any more. Not answered.
+    /// Nobody needs the messages up to this offset any more. Not answered; some of them may stay.
     Trim {
         /// The last one.
         up_to: u64,
@@ -49,11 +49,12 @@ pub enum LogCall {
 /// What became of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LogEvent {
-    /// Messages with their offsets.
+    /// Messages with their offsets, which may have gaps where messages were trimmed.
     Read {
         /// They.
         messages: Vec<(u64, Bytes)>,
-        /// There are no more, and the last one ever appended has this offset (also when all are trimmed).
+        /// There are no more, and the last one ever appended has this offset (also when it is trimmed). If it is below the
+        /// offset after which was asked, the log has lost messages.
         end: Option<u64>,
     },
     /// It is in the log.
@@ -63,7 +64,7 @@ pub enum LogEvent {
     },
     /// It is not: the last message is another one.
     Refused,
-    /// No answer in time, or an error: it may be in the log or not.
+    /// No answer in time, or an error: it may be in the log or not, or get there later.
     Failed,
 }
 
@@ -167,7 +168,12 @@ impl Log {
                 }
                 if let Some(end) = end {
                     self.call = None;
-                    self.offset = self.offset.max(end);
+                    if end < self.offset {
+                        // Another log is in its place. What not all members have is written again.
+                        (self.logged, self.sealed) = (0, Epoch(0));
+                        self.kept.clear();
+                    }
+                    self.offset = end;
                     self.stage = match self.sealed {
                         sealed if sealed > epoch => Stage::Over,
                         sealed if sealed == epoch => Stage::Open,
