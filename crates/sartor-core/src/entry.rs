@@ -73,6 +73,11 @@ impl Writes {
         self.count == 0
     }
 
+    /// They, as the bytes that travel.
+    pub fn packed(&self) -> &[u8] {
+        &self.packed
+    }
+
     /// Each of them.
     pub fn iter(&self) -> impl Iterator<Item = Write<'_>> {
         let mut rest = &self.packed[..];

@@ -364,3 +364,38 @@ fn a_survey_that_comes_while_another_goes_on_takes_its_place() {
     assert_eq!(report.at.sequence, 11);
     assert_eq!(group.surveyed(1), Some(report));
 }
+
+/// What was sent, with something else in it.
+fn damaged(message: &Bytes) -> Bytes {
+    let place = message.windows(5).position(|bytes| bytes == b"right");
+    let Some(place) = place else { return message.clone() };
+    [&message[..place], &b"wrong"[..], &message[place + 5..]].concat().into()
+}
+
+#[test]
+fn a_copy_that_got_something_else_is_given_up() {
+    for mode in [&CHAIN, &STAR] {
+        for damages in [false, true] {
+            let mut group = Group::new(mode, &[0, 1, 2], Settings::default());
+            group.ask(0, 1, set("k", "right"));
+            group.wake(0);
+            // On its way to the last one.
+            for _ in 0..4 {
+                for _ in 0..group.wire.len() {
+                    let (from, to, message) = group.wire.pop_front().unwrap();
+                    let message = if damages && to == 2 { damaged(&message) } else { message };
+                    group.step(to, Input::Peer(NodeId(from), message));
+                }
+                for node in [0, 1, 2] {
+                    group.wake(node);
+                }
+            }
+            group.pass(200);
+            assert_eq!(group.value(2, "k"), Some(if damages { "wrong" } else { "right" }.into()));
+            for node in [0, 1, 2] {
+                let status = group.replicas[&node].controlet.status();
+                assert_eq!((status.differs, status.lost), (damages && node == 2, damages && node == 2));
+            }
+        }
+    }
+}

@@ -162,6 +162,8 @@ pub struct Status {
     pub position: Position,
     /// Whether it must be filled anew: it was given up as too slow, or its data is gone.
     pub lost: bool,
+    /// Whether what was done to it is not what was done to the first member.
+    pub differs: bool,
     /// Whether its data is gone: its store failed, or came back empty.
     pub gone: bool,
     /// Whether it has seen all members serve in this view.

@@ -51,11 +51,12 @@ fn wish(from: &mut Reader) -> Result<Wish, Malformed> {
 
 impl Wire for ReplicaReport {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Status { position, lost, gone, proven, cut, fill, fill_failed, deaf, lags } = &self.status;
+        let Status { position, lost, gone, differs, proven, cut, fill, fill_failed, deaf, lags } =
+            &self.status;
         put_varint(out, u64::from(self.shard.0));
         self.epoch.encode(out);
         position.encode(out);
-        let flags = [*lost, *proven, *fill_failed, !deaf.is_empty(), !lags.is_empty(), *gone];
+        let flags = [*lost, *proven, *fill_failed, !deaf.is_empty(), !lags.is_empty(), *gone, *differs];
         out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         put_list(out, cut, |out, node| put_varint(out, u64::from(node.0)));
         put_option(out, fill.as_ref(), |out, fill| {
@@ -87,8 +88,8 @@ impl Wire for ReplicaReport {
         let deaf = if flag(8) { from.list(|from| Ok(NodeId(from.number()?)))? } else { Vec::new() };
         let lag = |from: &mut Reader| Ok((NodeId(from.number()?), from.varint()?));
         let lags = if flag(16) { from.list(lag)? } else { Vec::new() };
-        let (lost, proven, fill_failed, gone) = (flag(1), flag(2), flag(4), flag(32));
-        let status = Status { position, lost, gone, proven, fill_failed, cut, fill, deaf, lags };
+        let (lost, proven, fill_failed, gone, differs) = (flag(1), flag(2), flag(4), flag(32), flag(64));
+        let status = Status { position, lost, gone, differs, proven, fill_failed, cut, fill, deaf, lags };
         Ok(ReplicaReport { shard, epoch, status })
     }
 }

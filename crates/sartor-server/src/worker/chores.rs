@@ -37,6 +37,17 @@ impl Worker {
                 client.last_progress = now.steady_us;
             }
         }
+        for (shard, status) in self.node.statuses() {
+            if !status.differs {
+                self.differing.remove(&shard);
+            } else if self.differing.insert(shard) {
+                let at = status.position;
+                eprintln!(
+                    "sartor: the copy of shard {} here is not what the first one has at {at}; it is given up and filled anew. Please report this",
+                    shard.0
+                );
+            }
+        }
         if self.me.worker != 0
             && let Some(first) = self.mailboxes.first()
         {

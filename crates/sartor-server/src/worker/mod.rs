@@ -29,6 +29,7 @@ use sartor_core::routing::map::ClusterMap;
 use sartor_core::stores::Stores;
 use sartor_core::time::{Micros, Now, millis};
 use sartor_datalets::{Options, drop_aside, engine};
+use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -103,6 +104,8 @@ pub struct Worker {
     /// About what our records take, as it is counted in the node's sum, and whether that is too much.
     stored: u64,
     full: bool,
+    /// Copies of which it was said that they are not like the first one.
+    differing: BTreeSet<ShardId>,
     chores_at: Micros,
     accept_again: bool,
     switches: switches::Switches,
@@ -167,6 +170,7 @@ impl Worker {
             charged: 0,
             stored: 0,
             full: false,
+            differing: BTreeSet::new(),
             chores_at: 0,
             accept_again: false,
             switches: switches::Switches::default(),

@@ -7,6 +7,7 @@ use super::World;
 use crate::plan::FaultKind;
 use sartor_core::controlet::{Succession, mode};
 use sartor_core::coordinator::COORDINATOR;
+use sartor_core::node::Node;
 use sartor_core::routing::map::{ClusterMap, Member, Shard};
 use sartor_core::time::{Micros, millis};
 
@@ -18,6 +19,16 @@ const LOST_MIN: usize = 3;
 const SILENCE_US: Micros = millis(700);
 
 impl World {
+    /// Nobody finds that something else was done to its copy than to the first one.
+    pub(super) fn compare_digests(&mut self) {
+        for (node, machine) in self.machines.iter().enumerate() {
+            let mut statuses = machine.node.iter().flat_map(Node::statuses);
+            if let Some((shard, _)) = statuses.find(|(_, status)| status.differs) {
+                self.error = Some(format!("shard {}: what node {node} did is not what was done", shard.0));
+            }
+        }
+    }
+
     /// No shard of this map has lost a member without a reason.
     pub(super) fn judge_removals(&mut self, map: &ClusterMap) {
         // A primary that was filled keeps nothing older for a secondary that is behind when it takes over: where any

@@ -344,6 +344,7 @@ impl World {
                 let tick_us = CoordinatorSettings::default().tick_us;
                 self.at(self.now_us + tick_us, Happening::Tick);
                 self.notify(Notice::Tick);
+                self.compare_digests();
             }
             Happening::Probe => self.probe(),
             Happening::Inspect => self.inspect(),

@@ -110,7 +110,7 @@ impl Source {
         &mut self,
         now: Now,
         walked: Walked,
-        (answers, names): (&Answers, &Names),
+        (answers, names, digest): (&Answers, &Names, u64),
         settings: &Settings,
     ) {
         self.walking = false;
@@ -124,7 +124,8 @@ impl Source {
         let names = if planted(Fault::NamesNotFilled) { Names::default() } else { names };
         let Walked { records: page, at, deletes, .. } = walked;
         let (fill, number, records) = (self.joining.since, self.pages, page.len() as u64);
-        let message = Message::Page(Page { fill, number, at, records: page, answers, names, deletes });
+        let message =
+            Message::Page(Page { fill, number, at, digest, records: page, answers, names, deletes });
         self.page = Some(Outgoing { since: now.steady_us, at, records, message, sent_at: None, again: 0 });
         if self.pages == 1 {
             self.follower = Follower::new(now, self.follower.node, at.sequence);

@@ -42,6 +42,8 @@ pub struct LeaseMessage {
     pub newest: Option<Position>,
     /// The last entry that the log outside has, as far as the sender knows.
     pub logged: u64,
+    /// Of all entries up to there, if the sender orders and may serve.
+    pub digest: Option<(Position, u64)>,
 }
 
 /// What else a member tells with its promises.
@@ -57,6 +59,8 @@ pub struct Told {
     pub newest: Option<Position>,
     /// See [`LeaseMessage::logged`].
     pub logged: u64,
+    /// See [`LeaseMessage::digest`].
+    pub digest: Option<(Position, u64)>,
 }
 
 /// Times of leases.
@@ -263,7 +267,7 @@ impl Leases {
                 peer.answered = true;
             }
             let echo = echo.map(|(stamp, _)| stamp);
-            let Told { stable, full, whole, newest, logged } = told;
+            let Told { stable, full, whole, newest, logged, digest } = told;
             (
                 peer.member.node,
                 LeaseMessage {
@@ -276,6 +280,7 @@ impl Leases {
                     whole,
                     newest,
                     logged,
+                    digest,
                 },
             )
         };
@@ -425,6 +430,7 @@ mod tests {
             whole: false,
             newest: None,
             logged: 0,
+            digest: None,
         };
         a.on_message(at(0), NodeId(1), forged);
         assert!(!a.holds(at(0)));
@@ -444,6 +450,7 @@ mod tests {
             whole: false,
             newest: None,
             logged: 0,
+            digest: None,
         };
         a.on_message(at(100), NodeId(2), ask);
         a.on_wake(at(120), Told::default());

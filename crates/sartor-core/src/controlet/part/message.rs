@@ -63,6 +63,8 @@ pub struct Page {
     pub at: Position,
     /// The records.
     pub records: Vec<Record>,
+    /// Of all entries up to there.
+    pub digest: u64,
     /// With the first page: the answers to writes until now.
     pub answers: Option<Answers>,
     /// Some of what clients named.
@@ -100,6 +102,10 @@ impl Wire for Message {
                 let flags = [lease.full, lease.whole, lease.bound];
                 out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
                 put_option(out, lease.newest.as_ref(), |out, newest| newest.encode(out));
+                put_option(out, lease.digest.as_ref(), |out, (at, sum)| {
+                    at.encode(out);
+                    out.extend_from_slice(&sum.to_le_bytes());
+                });
             }
             Message::Page(page) => {
                 out.push(4);
@@ -130,6 +136,7 @@ impl Wire for Message {
                 let flags = from.byte()?;
                 let (full, whole, bound) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
                 let newest = from.option(Position::decode)?;
+                let digest = from.option(|from| Ok((Position::decode(from)?, fixed(from)?)))?;
                 Message::Lease(LeaseMessage {
                     stamp,
                     echo,
@@ -140,6 +147,7 @@ impl Wire for Message {
                     whole,
                     newest,
                     logged,
+                    digest,
                 })
             }
             4 => Message::Page(Page::decode(from)?),
@@ -153,6 +161,7 @@ impl Wire for Page {
         self.fill.encode(out);
         put_varint(out, self.number);
         self.at.encode(out);
+        out.extend_from_slice(&self.digest.to_le_bytes());
         put_list(out, &self.records, |out, record| {
             put_bytes(out, &record.key);
             put_bytes(out, &record.value);
@@ -174,12 +183,19 @@ impl Wire for Page {
             fill: Epoch::decode(from)?,
             number: from.varint()?,
             at: Position::decode(from)?,
+            digest: fixed(from)?,
             records: from.list(record)?,
             answers: from.option(Answers::decode)?,
             names: Names::decode(from)?,
             deletes: from.option(Deletes::decode)?,
         })
     }
+}
+
+/// Eight bytes.
+fn fixed(from: &mut Reader) -> Result<u64, Malformed> {
+    let bytes = from.exactly(8)?;
+    Ok(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
 #[cfg(test)]
@@ -194,7 +210,7 @@ mod tests {
         let record = Record { key: Bytes::from_static(b"k"), value: Bytes::from_static(b""), meta };
         let (records, answers, names) = (vec![record], Some(Answers::default()), Names::default());
         let deletes = Some(Deletes::default());
-        let page = Page { fill: Epoch(2), number: 1, at, records, answers, names, deletes };
+        let page = Page { fill: Epoch(2), number: 1, at, digest: 77, records, answers, names, deletes };
         let messages = [
             Message::Entries(Entries {
                 fill: Epoch(0),
@@ -214,6 +230,7 @@ mod tests {
                 whole: true,
                 newest: Some(at),
                 logged: 70_000,
+                digest: Some((at, u64::MAX)),
             }),
             Message::Page(page),
         ];

@@ -1,6 +1,7 @@
 //! What protocols share.
 
 pub mod answers;
+pub mod digest;
 pub mod fill;
 pub mod follower;
 pub mod freshness;

@@ -14,6 +14,7 @@ mod reaching;
 mod taking;
 
 use super::answers::Answers;
+use super::digest::Digest;
 use super::fill::{Sink, Source};
 use super::follower::Follower;
 use super::freshness::Freshness;
@@ -84,6 +85,8 @@ pub struct Replica {
     ack_at: Option<Micros>,
     /// How fresh what is here is, where another one orders.
     freshness: Freshness,
+    /// Whether it is what the first one has.
+    digest: Digest,
     /// When the store goes on with a survey.
     surveying: Surveying,
     /// How late its followers were at the end of the last turn.
@@ -132,6 +135,7 @@ impl Replica {
             im_full: false,
             ack_at: None,
             freshness: Freshness::default(),
+            digest: Digest::default(),
             surveying: Surveying::default(),
             lags: Vec::new(),
             looking: 0,
@@ -168,9 +172,13 @@ impl Replica {
         (self.rescue, self.rescued) = (None, false);
         self.full.clear();
         self.freshness.on_view();
+        self.digest.on_view();
         self.enter_log();
         // Who was too slow has all that was acknowledged, and where nobody else is left, nobody has more.
         self.given_up &= self.view.members.len() > 1 || planted(Fault::SlowIsGone);
+        if self.view.members.len() == 1 {
+            self.digest.forgive();
+        }
         if self.view.is_member() {
             let (me, level) = (self.view.me, (!self.must_read_log()).then_some(self.submitted));
             let others = self.view.members.iter().filter(|member| member.node != me).copied();
@@ -210,7 +218,7 @@ impl Replica {
 
     /// Whether it must be filled anew.
     pub fn is_lost(&self) -> bool {
-        self.gone || self.given_up
+        self.gone || self.given_up || self.digest.differs()
     }
 
     /// Whether the stream ends here, so that what is applied here is applied everywhere.
@@ -313,6 +321,10 @@ impl Replica {
             self.freshness.on_told(echo, newest.sequence);
             self.freshness.on_applied(self.applied.sequence);
         }
+        if let Some((at, sum)) = message.digest.filter(|_| self.sink.is_none()) {
+            self.digest.on_told(at, sum);
+            self.digest.compare(self.applied);
+        }
         self.note_full(from, message.full);
         self.dirty = true;
         self.learn_logged(message.logged);
@@ -352,7 +364,8 @@ impl Replica {
     /// The store has read a page.
     pub fn on_walked(&mut self, now: Now, fill: Epoch, walked: Walked) {
         if let Some(source) = self.source.as_mut().filter(|source| source.joining.since == fill) {
-            source.on_walked(now, walked, (&self.answers, &self.names), &self.settings);
+            let known = (&self.answers, &self.names, self.digest.sum());
+            source.on_walked(now, walked, known, &self.settings);
             self.dirty = true;
         }
     }
@@ -407,8 +420,10 @@ impl Replica {
     /// What the other members are to know beside promises.
     fn told(&self, now: Now) -> Told {
         let whole = self.view.is_member() && !self.is_lost() && self.is_level();
-        let newest = (self.view.is_head() && self.is_active(now)).then_some(self.submitted);
-        Told { stable: self.stable, full: self.im_full, whole, newest, logged: self.logged }
+        let orders = self.view.is_head() && self.is_active(now);
+        let newest = orders.then_some(self.submitted);
+        let digest = orders.then_some((self.applied, self.digest.sum()));
+        Told { stable: self.stable, full: self.im_full, whole, newest, logged: self.logged, digest }
     }
 
     /// Whether what is kept for others has grown too large for more.
@@ -486,6 +501,7 @@ impl Replica {
             position: self.applied,
             lost: self.is_lost(),
             gone: self.gone,
+            differs: self.digest.differs(),
             proven: self.proven && self.view.is_member() && !self.settling,
             cut: cut.collect(),
             fill: source.map(|source| source.status(self.applied, self.proven && !self.settling)),

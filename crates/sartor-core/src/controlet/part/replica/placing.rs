@@ -26,6 +26,7 @@ impl Replica {
         let answered = answer.and_then(|(request, outcome)| self.answered(now, request, outcome));
         self.note_epoch(position);
         self.surveying.note(now, &entry);
+        self.digest.on_made(&entry);
         (self.submitted, self.applied) = (position, position);
         self.dirty = true;
         if self.view.rules.is_strong() && !self.is_end() {
@@ -105,6 +106,7 @@ impl Replica {
         let ordered_at = Now { unix_ms: replay.unix_ms, ..now };
         let answered = self.answered(ordered_at, &replay.request, outcome);
         self.surveying.note(now, &entry);
+        self.digest.on_made(&entry);
         let ordered = Ordered { entry, answered };
         self.source.iter_mut().for_each(|source| source.on_ordered(now, &ordered));
         self.remember(ordered.answered, position);

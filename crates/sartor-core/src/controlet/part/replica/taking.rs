@@ -62,6 +62,7 @@ impl Replica {
                     self.marks.note(entry.position.sequence, &entry.writes);
                 }
                 self.surveying.note(now, &entry);
+                self.digest.take(&entry);
                 Task::Apply(if self.sink.is_some() { without_deletes(entry) } else { entry })
             }
             Item::Operation(replay) => {
@@ -93,6 +94,7 @@ impl Replica {
                 None => source.follower.cut = true,
             }
         }
+        self.digest.on_applied(position);
         self.reach(now, position);
     }
 
@@ -101,6 +103,7 @@ impl Replica {
         self.applied = position;
         self.dirty = true;
         self.freshness.on_applied(position.sequence);
+        self.digest.compare(position);
         if self.topology() == Topology::Chain {
             self.notify_followers(now, position.sequence);
         }
@@ -127,6 +130,7 @@ impl Replica {
             // The history begins anew here, perhaps another one.
             self.marks = Marks::new(self.settings.mark_buckets);
             self.freshness = Freshness::default();
+            self.digest.restart(page.digest);
             self.answers = page.answers.unwrap_or_default();
             self.names = Names::default();
             self.epochs = alloc::vec![(start.epoch, 0)];
