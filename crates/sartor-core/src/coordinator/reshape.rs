@@ -48,3 +48,79 @@ impl Known<'_> {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::estranged::Estranged;
+    use super::super::{NodeView, ReplicaReport};
+    use super::*;
+    use crate::controlet::{Status, Succession};
+    use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
+    use crate::routing::map::Joining;
+    use alloc::collections::BTreeMap;
+    use alloc::vec;
+
+    fn member(node: u16) -> Member {
+        Member { node: NodeId(node), incarnation: Incarnation(1) }
+    }
+
+    fn shard(members: &[u16], outdated: &[u16]) -> Shard {
+        let all = |nodes: &[u16]| nodes.iter().map(|node| member(*node)).collect();
+        Shard { epoch: Epoch(5), members: all(members), outdated: all(outdated), ..Shard::default() }
+    }
+
+    /// Four nodes that serve, but for what `but` makes of one of them.
+    fn known<T>(copies: usize, but: (u16, Status), ask: impl FnOnce(&Known<'_>) -> T) -> T {
+        let view = |node: u16| {
+            let serves = Status { proven: true, ..Status::default() };
+            let status = if node == but.0 { but.1.clone() } else { serves };
+            let report = ReplicaReport { shard: ShardId(0), epoch: Epoch(5), status };
+            let (incarnation, silent, since_us) = (Incarnation(1), false, 0);
+            (NodeId(node), NodeView { incarnation, silent, since_us, replicas: vec![report] })
+        };
+        let (nodes, load) = ((0..4).map(view).collect(), BTreeMap::new());
+        let (heard_all, load_max, epoch) = (true, 3, Epoch(6));
+        let (succession, estranged) = (Succession::Next, &Estranged::new(0));
+        ask(&Known { nodes: &nodes, heard_all, load, load_max, epoch, copies, succession, estranged })
+    }
+
+    fn serving() -> (u16, Status) {
+        (9, Status::default())
+    }
+
+    fn left(copies: usize, but: (u16, Status), mut shard: Shard) -> Option<Vec<u16>> {
+        let sheds = known(copies, but, |known| known.shed(&mut shard));
+        sheds.then(|| shard.members.iter().map(|member| member.node.0).collect())
+    }
+
+    #[test]
+    fn one_too_many_leaves_when_all_serve() {
+        assert_eq!(left(3, serving(), shard(&[0, 1, 2, 3], &[])), Some(vec![0, 1, 2]));
+        assert_eq!(left(3, serving(), shard(&[0, 1, 2], &[])), None);
+        let unproven = (1, Status::default());
+        assert_eq!(left(3, unproven, shard(&[0, 1, 2, 3], &[])), None);
+        let late = Status { proven: true, lags: vec![(NodeId(2), LAG_MAX_US)], ..Status::default() };
+        assert_eq!(left(3, (0, late), shard(&[0, 1, 2, 3], &[])), None);
+        let joining = Some(Joining { member: member(3), since: Epoch(4) });
+        assert_eq!(left(2, serving(), Shard { joining, ..shard(&[0, 1, 2], &[]) }), None);
+    }
+
+    #[test]
+    fn who_has_the_former_datalet_leaves_first() {
+        assert_eq!(left(3, serving(), shard(&[0, 1, 2, 3], &[0, 1])), Some(vec![0, 2, 3]));
+        assert_eq!(left(3, serving(), shard(&[0, 1, 2, 3], &[0])), Some(vec![1, 2, 3]), "the head, too");
+        assert_eq!(left(3, serving(), shard(&[0, 1, 2], &[0, 1, 2])), Some(vec![0, 1]), "no node is free");
+        assert_eq!(left(1, serving(), shard(&[0], &[0])), None, "the only one stays until there is another");
+        assert_eq!(left(1, serving(), shard(&[0, 3], &[0])), Some(vec![3]));
+    }
+
+    #[test]
+    fn a_copy_is_wanted_beside_those_that_are_to_go() {
+        let wants = |copies, shard: Shard| known(copies, serving(), |known| known.wants_copy(&shard));
+        assert!(wants(3, shard(&[0, 1], &[])) && wants(3, shard(&[0, 1, 2], &[1])));
+        assert!(!wants(3, shard(&[0, 1, 2], &[])) && !wants(3, shard(&[0, 1, 2, 3], &[1])));
+        assert!(wants(1, shard(&[0], &[0])));
+        let joining = Some(Joining { member: member(3), since: Epoch(4) });
+        assert!(!wants(3, Shard { joining, ..shard(&[0, 1], &[]) }));
+    }
+}
