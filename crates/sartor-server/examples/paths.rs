@@ -309,7 +309,7 @@ impl World {
     fn answer(&mut self, host: usize) {
         let Host { node, actions, connections, pool, requests, .. } = &mut self.hosts[host];
         let World { map, slots, settings, stats, cursors, config, now, .. } = self;
-        let mut env = Env { now: *now, map: Some(map), slots, settings, stats, cursors, config };
+        let mut env = Env { now: *now, map: Some(map), slots, pools: true, settings, stats, cursors, config };
         for reply in actions.replies.drain(..) {
             if reply.session != POOL {
                 let connection = &mut connections[reply.session.index as usize - 1];
@@ -335,7 +335,7 @@ impl World {
     fn send(&mut self, host: usize, connection: usize, buffer: &mut BytesMut) {
         let Host { node, connections, parser, args, runs, pool, requests, .. } = &mut self.hosts[host];
         let World { map, slots, settings, stats, cursors, config, now, .. } = self;
-        let mut env = Env { now: *now, map: Some(map), slots, settings, stats, cursors, config };
+        let mut env = Env { now: *now, map: Some(map), slots, pools: true, settings, stats, cursors, config };
         let connection = &mut connections[connection];
         loop {
             if let Joined::Bytes(len) =

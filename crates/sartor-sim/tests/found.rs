@@ -54,6 +54,7 @@ const FOUND_LATE: &[(&str, u64, &str)] = &[
     ("ms+ec", 8_044_011, "the same"),
     ("ms+ec", 8_014_779, "the same of a bounded read that had to go elsewhere, before the earlier one did"),
     ("ms+sc", 6_000_800, "of two copies that had both been too slow neither served again"),
+    ("aa+sc-locks", 42_250, "who was first in line for locks waited for them past his deadline"),
 ];
 
 #[test]

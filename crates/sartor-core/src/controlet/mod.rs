@@ -164,6 +164,8 @@ pub struct Status {
     pub lost: bool,
     /// Whether what was done to it is not what was done to the first member.
     pub differs: bool,
+    /// Whether the log outside is sealed by a newer first member, or by another cluster. For its own node only.
+    pub sealed: bool,
     /// Whether its data is gone: its store failed, or came back empty.
     pub gone: bool,
     /// Whether it has seen all members serve in this view.

@@ -78,6 +78,11 @@ pub enum Carries {
 }
 
 impl Rules {
+    /// Whether what all have counts those that were given up.
+    pub fn counts_all(&self) -> bool {
+        matches!(self.answers, Answers::AtAll | Answers::AtLog)
+    }
+
     /// Whether each shard behaves as if there were one copy.
     pub fn is_strong(&self) -> bool {
         self.answers == Answers::AtAll

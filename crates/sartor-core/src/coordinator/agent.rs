@@ -134,9 +134,19 @@ impl Agent {
         self.look_us = now.steady_us + LOOK_EVERY_US;
         let replicas = replicas();
         let news = |report: &ReplicaReport| {
-            let Status { lost, gone, proven, ref cut, ref deaf, fill, fill_failed, .. } = report.status;
+            let Status { lost, gone, differs, proven, ref cut, ref deaf, fill, fill_failed, .. } =
+                report.status;
             let fill = fill.map(|fill| fill.ready);
-            (report.shard, report.epoch, (lost, gone), proven, cut.clone(), fill, fill_failed, deaf.clone())
+            (
+                report.shard,
+                report.epoch,
+                (lost, gone, differs),
+                proven,
+                cut.clone(),
+                fill,
+                fill_failed,
+                deaf.clone(),
+            )
         };
         if now.steady_us < self.next_us && replicas.iter().map(news).eq(self.me.replicas.iter().map(news)) {
             return;

@@ -11,7 +11,7 @@
 
 use super::estranged::Estranged;
 use super::{NodeView, ReplicaReport};
-use crate::controlet::{Mode, Succession};
+use crate::controlet::{Mode, Status, Succession};
 use crate::ids::{Epoch, NodeId};
 use crate::mutants::{Fault, planted};
 use crate::routing::map::{Joining, Member, Shard};
@@ -76,14 +76,27 @@ impl Known<'_> {
 
     /// Whether a member has its data, and keeps up.
     pub(super) fn is_sound(&self, shard: &Shard, member: Member) -> bool {
-        let lost = self.report(shard, member).is_some_and(|report| report.status.lost);
+        let odd = self.odd(shard);
+        let differs = |status: &Status| status.differs && odd.is_none();
+        let report = self.report(shard, member);
+        let lost = report.is_some_and(|report| report.status.lost || differs(&report.status));
         let mut others = shard.members.iter().filter(|other| **other != member && self.is_alive(**other));
         // Who is itself given up, or has lost its data, is no witness: what it did not hear is its own fault.
         let given_up = others.any(|other| {
             let report = self.report(shard, *other).filter(|report| !report.status.lost);
             report.is_some_and(|report| report.status.cut.contains(&member.node))
         });
-        self.is_alive(member) && (!lost || planted(Fault::LostStoreStays)) && !given_up
+        self.is_alive(member) && (!lost || planted(Fault::LostStoreStays)) && !given_up && odd != Some(member)
+    }
+
+    /// The first member, where something else was done to it than to all others, of which there are some.
+    fn odd(&self, shard: &Shard) -> Option<Member> {
+        let (first, others) = shard.members.split_first()?;
+        let differs = |member: &Member| {
+            let report = self.report(shard, *member);
+            self.is_alive(*member) && report.is_some_and(|report| report.status.differs)
+        };
+        (others.len() > 1 && others.iter().all(differs)).then_some(*first)
     }
 
     /// Whether some member does not reach a node.
@@ -234,7 +247,8 @@ impl Known<'_> {
                     && report.status.fill.is_some_and(|fill| fill.since == joining.since)
             })
         };
-        let lost = self.report(shard, joining.member).is_some_and(|report| report.status.lost);
+        let lost = self.report(shard, joining.member);
+        let lost = lost.is_some_and(|report| report.status.lost || report.status.differs);
         let parted = self.is_parted(&shard.members, joining.member.node);
         let ends = lost || parted || !self.is_alive(joining.member) || shard.members.iter().any(failed);
         if ends {
@@ -446,6 +460,20 @@ mod tests {
         let mut both = shard(&[0, 1], None);
         assert!(repair(&mut both, &known, Succession::Next));
         assert_eq!((numbers(&both), both.born), (vec![1], Epoch(0)));
+    }
+
+    #[test]
+    fn who_is_unlike_the_first_goes_or_the_first_who_is_unlike_all() {
+        let differs = || Some(Status { differs: true, ..Status::default() });
+        let mut one = shard(&[0, 1, 2], None);
+        assert!(repair(&mut one, &nodes([at(0), at(0), differs(), at(0)]), Succession::Next));
+        assert_eq!(numbers(&one), [0, 1]);
+        let mut all = shard(&[0, 1, 2], None);
+        assert!(repair(&mut all, &nodes([at(0), differs(), differs(), at(0)]), Succession::Next));
+        assert_eq!(numbers(&all), [1, 2]);
+        let mut two = shard(&[0, 1], None);
+        assert!(repair(&mut two, &nodes([at(0), differs(), at(0), at(0)]), Succession::Next));
+        assert_eq!(numbers(&two), [0], "which of two is right nobody knows");
     }
 
     #[test]

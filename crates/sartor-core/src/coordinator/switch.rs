@@ -102,7 +102,10 @@ impl Coordinator {
         let serves = |member| {
             let report = report_of(nodes, shard, member).map(|report| &report.status);
             report.is_some_and(|status| {
-                status.proven && !status.lost && status.lags.iter().all(|(_, lag)| *lag < LAG_MAX_US)
+                status.proven
+                    && !status.lost
+                    && !status.differs
+                    && status.lags.iter().all(|(_, lag)| *lag < LAG_MAX_US)
             })
         };
         let heard = |node: NodeId| nodes.get(&node).is_some_and(|node| !node.silent);

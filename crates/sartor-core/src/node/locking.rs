@@ -53,19 +53,33 @@ pub enum LockEvent {
     },
 }
 
+/// What goes on in order: requests of a connection to a shard.
+type Line = (SessionId, ShardId);
+
 /// Who waits for locks, and who holds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Locking {
     next: u64,
+    look_at: Micros,
     /// Requests that wait; the first one of each line has asked for its locks.
-    lines: BTreeMap<(SessionId, ShardId), VecDeque<Request>>,
-    asked: BTreeMap<u64, (SessionId, ShardId)>,
+    lines: BTreeMap<Line, VecDeque<Request>>,
+    asked: BTreeMap<u64, Line>,
     /// On their way, until when at most.
     held: BTreeMap<(SessionId, u32, ShardId), (u64, Micros)>,
 }
 
+/// Requests after news of the lock service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Went {
+    /// They go on, in order.
+    pub on: Vec<Request>,
+    /// They did not get their locks in time; nothing was done about them.
+    pub refused: Vec<Request>,
+}
+
 /// So long after its deadline a request has been answered.
 const AFTER_US: Micros = millis(1000);
+const LOOK_EVERY_US: Micros = millis(100);
 /// Of a longer key, only so much is part of the name.
 const NAME_KEY_MAX: usize = 128;
 
@@ -91,7 +105,7 @@ impl Locking {
     }
 
     /// Asks for the locks of the first one of a line, if it needs any.
-    fn ask(&mut self, line: (SessionId, ShardId), request: &Request, calls: &mut Vec<LockCall>) -> bool {
+    fn ask(&mut self, line: Line, request: &Request, calls: &mut Vec<LockCall>) -> bool {
         let mut names = Vec::new();
         request.op.each_key(&mut |key| names.push(name(line.1, key)));
         if names.is_empty() {
@@ -106,32 +120,53 @@ impl Locking {
         true
     }
 
-    /// What became of a call: the requests that go on now, in order, and whether the first one did not get its locks.
-    pub fn on_event(&mut self, event: LockEvent, calls: &mut Vec<LockCall>) -> (Vec<Request>, bool) {
+    /// What became of a call: the requests that go on now, in order, and those that are refused.
+    pub fn on_event(&mut self, now: Now, event: LockEvent, calls: &mut Vec<LockCall>) -> Went {
         let (LockEvent::Held { id } | LockEvent::Failed { id }) = event;
         let held = matches!(event, LockEvent::Held { .. });
         let Some(place) = self.asked.remove(&id) else {
             // Its connection is gone.
             calls.extend(held.then_some(LockCall::Release { id }));
-            return (Vec::new(), false);
+            return Went::default();
         };
-        let (mut ready, mut line) = (Vec::new(), self.lines.remove(&place).unwrap_or_default());
+        let (mut went, mut line) = (Went::default(), self.lines.remove(&place).unwrap_or_default());
         if let Some(first) = line.pop_front() {
-            if held && let From::Session { session, tag } = first.from {
-                let until = first.deadline_us.saturating_add(AFTER_US);
-                self.held.insert((session, tag, first.shard), (id, until));
+            match first.from {
+                From::Session { session, tag } if held && first.deadline_us > now.steady_us => {
+                    let until = first.deadline_us.saturating_add(AFTER_US);
+                    self.held.insert((session, tag, first.shard), (id, until));
+                    went.on.push(first);
+                }
+                _ => {
+                    calls.extend(held.then_some(LockCall::Release { id }));
+                    went.refused.push(first);
+                }
             }
-            ready.push(first);
         }
+        self.go_on(now, place, line, &mut went, calls);
+        went
+    }
+
+    /// The next ones of a line: the first that needs locks asks for them.
+    fn go_on(
+        &mut self,
+        now: Now,
+        place: Line,
+        mut line: VecDeque<Request>,
+        went: &mut Went,
+        calls: &mut Vec<LockCall>,
+    ) {
         while let Some(next) = line.pop_front() {
-            if self.ask(place, &next, calls) {
+            if next.deadline_us <= now.steady_us {
+                went.refused.push(next);
+            } else if self.ask(place, &next, calls) {
                 line.push_front(next);
                 self.lines.insert(place, line);
-                break;
+                return;
+            } else {
+                went.on.push(next);
             }
-            ready.push(next);
         }
-        (ready, !held)
     }
 
     /// A request has its answer.
@@ -143,8 +178,8 @@ impl Locking {
 
     /// A connection is gone: what it waits for is not done; what is on its way keeps its locks.
     pub fn close(&mut self, session: SessionId, calls: &mut Vec<LockCall>) {
-        self.lines.retain(|(of, _), _| *of != session);
-        self.asked.retain(|id, (of, _)| {
+        self.lines.retain(|(of, ..), _| *of != session);
+        self.asked.retain(|id, (of, ..)| {
             if *of == session {
                 calls.push(LockCall::Release { id: *id });
             }
@@ -157,13 +192,36 @@ impl Locking {
         self.lines.is_empty() && self.held.is_empty()
     }
 
-    /// Gives back what nobody answers for any more.
-    pub fn sweep(&mut self, now: Now, calls: &mut Vec<LockCall>) {
+    /// When it wants to look at what waits.
+    pub fn wake_at(&self) -> Option<Micros> {
+        (!self.is_idle()).then_some(self.look_at)
+    }
+
+    /// Gives back what nobody answers for any more, and refuses what has waited until it is too late.
+    pub fn sweep(&mut self, now: Now, calls: &mut Vec<LockCall>) -> Went {
+        let mut went = Went::default();
+        if now.steady_us < self.look_at {
+            return went;
+        }
+        self.look_at = now.steady_us + LOOK_EVERY_US;
         self.held.retain(|_, (id, until)| {
             let over = *until <= now.steady_us;
             calls.extend(over.then_some(LockCall::Release { id: *id }));
             !over
         });
+        let late = |line: &VecDeque<Request>| line.front().is_some_and(|r| r.deadline_us <= now.steady_us);
+        let places: Vec<Line> =
+            self.lines.iter().filter(|(_, line)| late(line)).map(|(place, _)| *place).collect();
+        self.asked.retain(|id, place| {
+            let gone = places.contains(place);
+            calls.extend(gone.then_some(LockCall::Release { id: *id }));
+            !gone
+        });
+        for place in places {
+            let line = self.lines.remove(&place).unwrap_or_default();
+            self.go_on(now, place, line, &mut went, calls);
+        }
+        went
     }
 }
 
@@ -187,8 +245,11 @@ mod tests {
     use crate::operation::{Action, Consistency, Op};
     use alloc::vec;
 
+    const NOW: Now = Now { steady_us: 0, unix_ms: 0 };
+    const LATE: Now = Now { steady_us: millis(2000), unix_ms: 0 };
+
     fn request(session: u32, tag: u32, op: Op) -> Request {
-        let session = SessionId { index: session, generation: 0 };
+        let session = SessionId { index: session, generation: 1 };
         let (floor, consistency) = (Position::ZERO, Consistency::Mode);
         let (from, shard) = (From::Session { session, tag }, ShardId(1));
         Request { from, shard, op, floor, consistency, deadline_us: millis(100) }
@@ -211,12 +272,14 @@ mod tests {
         let names = |key: &'static [u8]| vec![Bytes::from_static(key)];
         assert_eq!(calls, [LockCall::Acquire { id, names: names(b"\0\x01a"), write: false }]);
         calls.clear();
-        assert_eq!(locking.on_event(LockEvent::Held { id }, &mut calls), (vec![first, second], false));
+        let went = locking.on_event(NOW, LockEvent::Held { id }, &mut calls);
+        assert_eq!(went, Went { on: vec![first, second], refused: vec![] });
         let next = LockCall::Acquire { id: id + 1, names: names(b"\0\x01b"), write: false };
         assert_eq!(calls, [next]);
-        assert_eq!(locking.on_event(LockEvent::Failed { id: id + 1 }, &mut calls), (vec![third], true));
+        let went = locking.on_event(NOW, LockEvent::Failed { id: id + 1 }, &mut calls);
+        assert_eq!(went, Went { on: vec![], refused: vec![third] });
         calls.clear();
-        let session = SessionId { index: 0, generation: 0 };
+        let session = SessionId { index: 0, generation: 1 };
         locking.on_answer(session, 1, ShardId(1), &mut calls);
         locking.on_answer(session, 3, ShardId(1), &mut calls);
         assert_eq!(calls, [LockCall::Release { id }]);
@@ -229,13 +292,30 @@ mod tests {
         locking.admit(request(0, 0, get("a")), true, &mut calls);
         locking.admit(request(1, 0, get("b")), true, &mut calls);
         calls.clear();
-        locking.close(SessionId { index: 0, generation: 0 }, &mut calls);
-        assert_eq!(locking.on_event(LockEvent::Held { id: 0 }, &mut calls), (Vec::new(), false));
+        locking.close(SessionId { index: 0, generation: 1 }, &mut calls);
+        assert_eq!(locking.on_event(NOW, LockEvent::Held { id: 0 }, &mut calls), Went::default());
         assert_eq!(calls, [LockCall::Release { id: 0 }, LockCall::Release { id: 0 }]);
-        assert_eq!(locking.on_event(LockEvent::Held { id: 1 }, &mut calls).0.len(), 1);
+        assert_eq!(locking.on_event(NOW, LockEvent::Held { id: 1 }, &mut calls).on.len(), 1);
         calls.clear();
-        locking.sweep(Now { steady_us: millis(2000), unix_ms: 0 }, &mut calls);
+        locking.sweep(LATE, &mut calls);
         assert_eq!(calls, [LockCall::Release { id: 1 }]);
+    }
+
+    #[test]
+    fn who_waits_too_long_is_refused() {
+        let (mut locking, mut calls) = (Locking::new(0), Vec::new());
+        for tag in 0..3 {
+            let deadline_us = millis(100 + 2900 * u64::from(tag / 2));
+            locking.admit(Request { deadline_us, ..request(0, tag, get("a")) }, true, &mut calls);
+        }
+        assert_eq!(locking.sweep(NOW, &mut calls), Went::default());
+        calls.clear();
+        let went = locking.sweep(LATE, &mut calls);
+        assert_eq!((went.on.len(), went.refused.len()), (0, 2));
+        assert_eq!(calls[0], LockCall::Release { id: 0 });
+        assert!(matches!(calls[1..], [LockCall::Acquire { id: 1, .. }]), "the last one asks");
+        let went = locking.on_event(LATE, LockEvent::Held { id: 1 }, &mut calls);
+        assert_eq!((went.on.len(), went.refused.len()), (1, 0));
     }
 
     #[test]

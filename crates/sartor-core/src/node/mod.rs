@@ -234,12 +234,17 @@ impl Node {
         self.sessions.lane(session, shard).note(position);
     }
 
+    /// Whether some mode has locks outside.
+    pub fn has_locks(&self) -> bool {
+        !self.locked.is_empty()
+    }
+
     /// When it wants [`Event::Wake`]; a time that has passed means at the end of this turn.
     pub fn wake_at(&self) -> Option<Micros> {
         let seats = self.seats.iter().flatten().filter_map(Seat::wake_at);
         let lines = self.lines.iter().filter_map(Line::wake_at);
         let agent = self.agent.as_ref().map(Agent::wake_at);
-        seats.chain(lines).chain(agent).min()
+        seats.chain(lines).chain(agent).chain(self.locking.wake_at()).min()
     }
 
     fn seat(&self, shard: ShardId) -> Option<&Seat> {
@@ -313,7 +318,8 @@ impl Node {
         for index in 0..self.seats.len() {
             self.send_answers(now, ShardId(index as u16), out);
         }
-        self.locking.sweep(now, &mut out.locks);
+        let went = self.locking.sweep(now, &mut out.locks);
+        self.go_on(now, went, out);
         let seats = self.seats.iter().flatten().filter_map(Seat::report);
         if let Some(agent) = &mut self.agent {
             let reports = || seats.chain(self.elsewhere.values().flatten().cloned()).collect();

@@ -1,7 +1,7 @@
 //! Requests of clients here: near, away, and back with an answer.
 
 use super::letters::Content;
-use super::locking::LockEvent;
+use super::locking::{LockEvent, Went};
 use super::{Actions, Node, Reply};
 use crate::controlet::Input;
 use crate::forward::{Answer, GivenUp, Line};
@@ -17,31 +17,33 @@ use alloc::format;
 impl Node {
     /// A client's request: where the mode wants that, its keys are locked first.
     pub(super) fn on_client(&mut self, now: Now, request: Request, out: &mut Actions) {
-        let locks = self.locked.get(usize::from(request.shard.0)).is_some_and(|locks| *locks);
         // Who waits already goes first, also where the mode wants no locks any more.
-        let admitted = if locks || !self.locking.is_idle() {
-            self.locking.admit(request, locks, &mut out.locks)
-        } else {
-            Some(request)
-        };
-        if let Some(request) = admitted {
+        if self.locked.is_empty() && self.locking.is_idle() {
+            return self.on_request(now, request, out);
+        }
+        let locks = self.locked.get(usize::from(request.shard.0)).is_some_and(|locks| *locks);
+        if let Some(request) = self.locking.admit(request, locks, &mut out.locks) {
             self.on_request(now, request, out);
         }
     }
 
     /// What became of a call of the lock service.
     pub(super) fn on_lock(&mut self, now: Now, event: LockEvent, out: &mut Actions) {
-        let (ready, failed) = self.locking.on_event(event, &mut out.locks);
-        for (place, request) in ready.into_iter().enumerate() {
-            if failed && place == 0 {
-                let text = "the lock service did not give the locks of the keys in time; nothing was done, try again";
-                let outcome = Failure::outcome(FailureKind::Retry, text);
-                let From::Session { session, tag } = request.from else { continue };
-                let (shard, position) = (request.shard, Position::ZERO);
-                out.replies.push(Reply { session, tag, shard, outcome, position });
-            } else {
-                self.on_request(now, request, out);
-            }
+        let went = self.locking.on_event(now, event, &mut out.locks);
+        self.go_on(now, went, out);
+    }
+
+    /// Requests that have their locks, and others that did not get them.
+    pub(super) fn go_on(&mut self, now: Now, went: Went, out: &mut Actions) {
+        for request in went.on {
+            self.on_request(now, request, out);
+        }
+        let text = "the lock service did not give the locks of the keys in time; nothing was done, try again";
+        for request in went.refused {
+            let From::Session { session, tag } = request.from else { continue };
+            let outcome = Failure::outcome(FailureKind::Retry, text);
+            let (shard, position) = (request.shard, Position::ZERO);
+            out.replies.push(Reply { session, tag, shard, outcome, position });
         }
     }
 
@@ -124,7 +126,9 @@ impl Node {
     ) {
         match from {
             From::Session { session, tag } => {
-                self.locking.on_answer(session, tag, shard, &mut out.locks);
+                if !self.locking.is_idle() {
+                    self.locking.on_answer(session, tag, shard, &mut out.locks);
+                }
                 if self.sessions.is_open(session) {
                     if self.sessions.lane(session, shard).settle(way, position) {
                         self.freed.push((session, shard));

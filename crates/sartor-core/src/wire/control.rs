@@ -51,7 +51,7 @@ fn wish(from: &mut Reader) -> Result<Wish, Malformed> {
 
 impl Wire for ReplicaReport {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Status { position, lost, gone, differs, proven, cut, fill, fill_failed, deaf, lags } =
+        let Status { position, lost, gone, differs, proven, cut, fill, fill_failed, deaf, lags, sealed: _ } =
             &self.status;
         put_varint(out, u64::from(self.shard.0));
         self.epoch.encode(out);
@@ -89,7 +89,9 @@ impl Wire for ReplicaReport {
         let lag = |from: &mut Reader| Ok((NodeId(from.number()?), from.varint()?));
         let lags = if flag(16) { from.list(lag)? } else { Vec::new() };
         let (lost, proven, fill_failed, gone, differs) = (flag(1), flag(2), flag(4), flag(32), flag(64));
-        let status = Status { position, lost, gone, differs, proven, fill_failed, cut, fill, deaf, lags };
+        let sealed = false;
+        let status =
+            Status { position, lost, gone, differs, sealed, proven, fill_failed, cut, fill, deaf, lags };
         Ok(ReplicaReport { shard, epoch, status })
     }
 }

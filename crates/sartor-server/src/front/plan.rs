@@ -183,6 +183,8 @@ pub struct Env<'a> {
     pub settings: &'a Settings,
     /// Counters.
     pub stats: &'a Stats,
+    /// Whether single commands of many connections may be packed together.
+    pub pools: bool,
     /// SCAN cursors that are not numbers.
     pub cursors: &'a mut Cursors,
     /// This node's configuration.

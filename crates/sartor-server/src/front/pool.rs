@@ -3,7 +3,7 @@
 //! A connection that sends one command and waits gains nothing from a run of its own. So a worker pools such commands in a
 //! session of its own, one run a shard and turn, where this node orders the shard's writes: there all of them are
 //! decided one after the other anyway. While a connection has commands in the pool, its next ones go there too, or wait:
-//! what goes another way could overtake them.
+//! what goes another way could overtake them. Where a mode locks keys outside nothing is pooled, or all would wait for one key.
 
 use super::runs::Command;
 use sartor_core::ids::{Position, ShardId};

@@ -9,6 +9,9 @@ use sartor_core::coordinator::COORDINATOR;
 use sartor_core::ids::{NodeId, WorkerId};
 use sartor_core::time::{Now, millis};
 
+/// A log that is sealed for so many looks is not this cluster's.
+const SEALED_CHORES: u32 = 50;
+
 impl Worker {
     /// What is done now and then: timeouts, and news of the cluster.
     pub(super) fn chores(&mut self, now: Now) {
@@ -38,6 +41,15 @@ impl Worker {
             }
         }
         for (shard, status) in self.node.statuses() {
+            // A moment of it is a failover that this node has not heard of.
+            let for_long = self.sealed.entry(shard).or_default();
+            *for_long = if status.sealed { for_long.saturating_add(1) } else { 0 };
+            if *for_long == SEALED_CHORES {
+                eprintln!(
+                    "sartor: the log of shard {} was sealed by a newer epoch than this cluster's: does another cluster of the same number use it? Give one of them another number in its files",
+                    shard.0
+                );
+            }
             if !status.differs {
                 self.differing.remove(&shard);
             } else if self.differing.insert(shard) {

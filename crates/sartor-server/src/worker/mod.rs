@@ -29,7 +29,7 @@ use sartor_core::routing::map::ClusterMap;
 use sartor_core::stores::Stores;
 use sartor_core::time::{Micros, Now, millis};
 use sartor_datalets::{Options, drop_aside, engine};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -86,6 +86,8 @@ pub struct Worker {
     actions: Actions,
     map: Option<Arc<ClusterMap>>,
     slots: Vec<ShardId>,
+    /// Whether single commands are pooled.
+    pools: bool,
     cursors: Cursors,
     clients: Vec<Option<Box<Client>>>,
     free: Vec<usize>,
@@ -106,6 +108,8 @@ pub struct Worker {
     full: bool,
     /// Copies of which it was said that they are not like the first one.
     differing: BTreeSet<ShardId>,
+    /// For how many looks a log outside was sealed by others.
+    sealed: BTreeMap<ShardId, u32>,
     chores_at: Micros,
     accept_again: bool,
     switches: switches::Switches,
@@ -153,6 +157,7 @@ impl Worker {
             actions: Actions::default(),
             map: None,
             slots: Vec::new(),
+            pools: true,
             cursors: Cursors::default(),
             // The pool has the first place.
             clients: vec![None],
@@ -171,6 +176,7 @@ impl Worker {
             stored: 0,
             full: false,
             differing: BTreeSet::new(),
+            sealed: BTreeMap::new(),
             chores_at: 0,
             accept_again: false,
             switches: switches::Switches::default(),
@@ -345,6 +351,7 @@ impl Worker {
         self.actions.adopted = false;
         let Some(map) = self.node.map().cloned() else { return };
         self.slots = map.slot_table(0);
+        self.pools = !self.node.has_locks();
         if self.slots.iter().all(|shard| *shard == self.slots[0]) {
             // One shard has them all: no need to look which.
             self.slots.truncate(1);
@@ -422,11 +429,11 @@ fn env<'a>(
     now: Now,
     shared: &'a Shared,
     map: Option<&'a ClusterMap>,
-    slots: &'a [ShardId],
+    (slots, pools): (&'a [ShardId], bool),
     cursors: &'a mut Cursors,
 ) -> Env<'a> {
     let (settings, stats, config) = (&shared.settings, &*shared.stats, &*shared.config);
-    Env { now, map, slots, settings, stats, cursors, config }
+    Env { now, map, slots, pools, settings, stats, cursors, config }
 }
 
 fn node_settings(shared: &Shared, timing: &Timing) -> NodeSettings {

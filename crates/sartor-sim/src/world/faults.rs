@@ -105,12 +105,17 @@ impl World {
             let blow = self.plan.blows[index];
             if let Some(kind) = self.aim(blow, shard).filter(|_| !self.net.healed) {
                 let (at, until) = (self.now_us, self.now_us + blow.lasts);
-                self.plan.faults.push(Fault { at, until, kind });
-                let fault = self.plan.faults.len() - 1;
-                self.begin(fault);
-                self.at(until, Happening::End(fault));
+                self.strike_with(Fault { at, until, kind });
             }
         }
+    }
+
+    /// A fault that was not planned begins now.
+    pub(super) fn strike_with(&mut self, fault: Fault) {
+        let (until, place) = (fault.until, self.plan.faults.len());
+        self.plan.faults.push(fault);
+        self.begin(place);
+        self.at(until, Happening::End(place));
     }
 
     /// All members of a shard crash but the one that they have just given up.

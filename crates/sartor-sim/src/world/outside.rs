@@ -111,7 +111,12 @@ impl World {
         number: u64,
         call: LogCall,
     ) {
-        let events = self.outside.logs.entry(shard).or_default().answer(call.clone());
+        let mut events = self.outside.logs.entry(shard).or_default().answer(call.clone());
+        if events.len() > 1 && self.outside.random.percent(10) && !self.net.healed {
+            // The connection is lost between parts.
+            events.truncate(self.outside.random.below(events.len() as u64) as usize);
+            events.push(LogEvent::Failed);
+        }
         if self.outside.random.percent(4) && !self.net.healed {
             return self.give_up_call(from, shard, number, &call);
         }

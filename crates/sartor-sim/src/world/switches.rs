@@ -1,6 +1,7 @@
 //! Users switch the table to other modes; when which promise held.
 
 use super::{Happening, World};
+use crate::plan::{Fault, FaultKind};
 use sartor_core::controlet::{Promise, mode};
 use sartor_core::coordinator::switch::TableShape;
 use sartor_core::random::{Random, mix};
@@ -126,6 +127,7 @@ impl World {
         if before.is_some_and(|old| old.mode != map.tables[0].mode) {
             self.modes.switched += 1;
             self.maybe_forsake(map);
+            self.maybe_isolate(map);
         }
         let (promise, now_us) = (self.promise(map), self.now_us);
         if let Some((held, _, end)) = self.modes.periods.last_mut()
@@ -142,6 +144,19 @@ impl World {
             let last = shard.members[self.random.below(shard.members.len() as u64) as usize];
             self.forsaken = Some((self.random.below(300), shard.id, last.node.0));
         }
+    }
+
+    /// Now and then a member does not hear of it for long, nor do the others hear it: it may go on only as the old mode allows.
+    /// By chances of its own, and not in the seeds that are kept, which have fewer modes.
+    fn maybe_isolate(&mut self, map: &ClusterMap) {
+        let mut random = Random::new(mix(self.now_us));
+        if self.config.modes.len() <= 2 || self.net.healed || !random.percent(10) {
+            return;
+        }
+        let shard = &map.shards[random.below(map.shards.len() as u64) as usize];
+        let member = shard.members[random.below(shard.members.len() as u64) as usize];
+        let (at, until) = (self.now_us, self.now_us + random.between(millis(1000), millis(8000)));
+        self.strike_with(Fault { at, until, kind: FaultKind::Isolation(member.node.0) });
     }
 
     /// From the moment that users are told that a switch is done, all is promised.

@@ -92,23 +92,21 @@ const PRIME: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Of one entry: four sums side by side, as values may be large.
 fn of(entry: &Entry) -> u64 {
     let bytes = entry.writes.packed();
-    let word = |chunk: &[u8]| {
-        let mut word = [0; 8];
-        word[..chunk.len()].copy_from_slice(chunk);
-        u64::from_le_bytes(word)
-    };
-    let add = |sum: u64, chunk: &[u8]| (sum ^ word(chunk)).wrapping_mul(PRIME).rotate_left(29);
+    let add = |sum: u64, word: [u8; 8]| (sum ^ u64::from_le_bytes(word)).wrapping_mul(PRIME).rotate_left(29);
     let mut sums = [entry.position.sequence, entry.position.epoch.0, bytes.len() as u64, PRIME];
-    let blocks = bytes.chunks_exact(32);
-    let rest = blocks.remainder();
+    let (words, rest) = bytes.as_chunks::<8>();
+    let (blocks, words) = words.as_chunks::<4>();
     for block in blocks {
-        for (sum, chunk) in sums.iter_mut().zip(block.chunks_exact(8)) {
-            *sum = add(*sum, chunk);
+        for (sum, word) in sums.iter_mut().zip(block) {
+            *sum = add(*sum, *word);
         }
     }
-    for (sum, chunk) in sums.iter_mut().zip(rest.chunks(8)) {
-        *sum = add(*sum, chunk);
+    for (sum, word) in sums.iter_mut().zip(words) {
+        *sum = add(*sum, *word);
     }
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    sums[3] = add(sums[3], last);
     sums.into_iter().fold(0, |all, sum| mix(all ^ sum))
 }
 

@@ -68,6 +68,8 @@ pub enum LogEvent {
     Failed,
 }
 
+/// Of a message that ends in the middle of an item.
+const UNFINISHED: u64 = u64::MAX;
 /// So many messages are trimmed at once.
 const TRIM_MIN: usize = 64;
 
@@ -139,6 +141,11 @@ impl Log {
         self.stage == Stage::Open
     }
 
+    /// Whether somebody else has sealed it, of a newer epoch: a new first member, or another cluster of the same name.
+    pub fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
     /// The entries up to here are in the log, or at all members.
     pub fn logged(&self) -> u64 {
         let asked = planted(Fault::LoggedEarly) && self.call.is_some();
@@ -169,9 +176,12 @@ impl Log {
                 if let Some(end) = end {
                     self.call = None;
                     if end < self.offset {
-                        // Another log is in its place. What not all members have is written again.
-                        (self.logged, self.sealed) = (0, Epoch(0));
+                        // Another log is in its place: it is read, and what not all members have is written again.
+                        (self.logged, self.sealed, self.offset) = (0, Epoch(0), 0);
+                        self.stage = Stage::Reading;
                         self.kept.clear();
+                        self.part.clear();
+                        return;
                     }
                     self.offset = end;
                     self.stage = match self.sealed {
@@ -184,8 +194,8 @@ impl Log {
             }
             LogEvent::Appended { offset } => self.on_appended(epoch, offset),
             LogEvent::Refused | LogEvent::Failed => {
+                // What was read stays, also half an item: its rest may come after it.
                 (self.stage, self.rest, self.begun) = (Stage::Reading, Bytes::new(), false);
-                self.part.clear();
                 let pause_us = if event == LogEvent::Failed { settings.resend_us } else { 0 };
                 self.retry_at = Some(now.steady_us + pause_us);
             }
@@ -195,8 +205,11 @@ impl Log {
 
     fn on_appended(&mut self, epoch: Epoch, offset: u64) {
         self.offset = offset;
+        // What comes after a message of ours begins anew.
+        self.part.clear();
         if self.stage == Stage::Sealing {
             (self.stage, self.sealed) = (Stage::Open, epoch);
+            self.reach(self.logged);
             return self.kept.push_back((offset, 0));
         }
         self.kept.push_back((offset, self.rest_last));
@@ -227,9 +240,19 @@ impl Log {
         }
         self.part.extend_from_slice(&reader.rest());
         let last = self.take_items(take);
-        self.kept.push_back((offset, last.max(self.logged) + u64::from(!self.part.is_empty())));
         self.logged = self.logged.max(last);
+        if last > 0 {
+            self.reach(last);
+        }
+        let tells_of = if self.part.is_empty() { self.logged } else { UNFINISHED };
+        self.kept.push_back((offset, tells_of));
         Ok(())
+    }
+
+    /// The item that the newest messages are parts of was this one, or never got its end.
+    fn reach(&mut self, last: u64) {
+        let unfinished = self.kept.iter_mut().rev().take_while(|(_, last)| *last == UNFINISHED);
+        unfinished.for_each(|(_, of)| *of = last);
     }
 
     /// Takes the whole items of what was read; the last entry of them.
@@ -400,6 +423,45 @@ mod tests {
         let (next, taken) = open(4, &Stream::starting_at(6), &mut held);
         assert_eq!(taken, (1..).zip(items).collect::<Vec<_>>());
         assert_eq!(next.logged(), 5);
+    }
+
+    #[test]
+    fn half_an_item_is_not_forgotten() {
+        let (mut held, items) = (Held::default(), [10, 2 * MAX, 30]);
+        let stream = stream(&items);
+        let (mut old, _) = open(3, &stream, &mut held);
+        turn(&mut old, 3, &stream, Some(&mut held));
+        // The next one has read the front of the second item when the old one writes its end, and refuses the seal.
+        let nothing = Stream::starting_at(4);
+        let mut new = Log::new(Epoch(4), 0);
+        let mut taken = turn(&mut new, 4, &nothing, Some(&mut held));
+        for _ in 0..5 {
+            turn(&mut old, 3, &stream, Some(&mut held));
+        }
+        assert_eq!(old.logged(), 3);
+        for lost in [false, true, false, false] {
+            taken.extend(turn(&mut new, 4, &nothing, Some(&mut held).filter(|_| !lost)));
+        }
+        assert_eq!((taken, new.is_open()), ((1..).zip(items).collect::<Vec<_>>(), true));
+    }
+
+    #[test]
+    fn another_log_in_its_place_is_read() {
+        let (mut held, stream) = (Held::default(), stream(&[10, 20]));
+        let (mut old, _) = open(3, &stream, &mut held);
+        for _ in 0..3 {
+            turn(&mut old, 3, &stream, Some(&mut held));
+        }
+        assert_eq!((old.logged(), held.0.len()), (2, 2));
+        held.0.clear();
+        let (mut new, _) = open(4, &stream, &mut held);
+        let (before, more) = (held.0.len(), self::stream(&[10, 20, 30]));
+        for _ in 0..6 {
+            turn(&mut old, 3, &more, Some(&mut held));
+        }
+        assert_eq!((held.0.len(), old.is_open()), (before, false), "a newer one has sealed it");
+        turn(&mut new, 4, &stream, Some(&mut held));
+        assert_eq!(new.logged(), 2);
     }
 
     #[test]

@@ -86,7 +86,11 @@ impl Connection {
         pool: &mut Pool,
         floor: impl FnOnce(SessionId, ShardId) -> Position,
     ) -> Joined {
-        if !self.may_run() || self.pooled != self.commands || self.consistency != Consistency::Mode {
+        if !env.pools
+            || !self.may_run()
+            || self.pooled != self.commands
+            || self.consistency != Consistency::Mode
+        {
             return Joined::No;
         }
         let Some((hot, len)) = hot::find(buffer) else { return Joined::No };

@@ -36,10 +36,17 @@ impl Replica {
 
     /// Up to where the log has what is here.
     pub(super) fn in_log(&self) -> Position {
-        if self.logged >= self.applied.sequence {
+        let logged = self.known_logged();
+        if logged >= self.applied.sequence {
             return self.applied;
         }
-        Position { epoch: self.epoch_of(self.logged), sequence: self.logged }
+        Position { epoch: self.epoch_of(logged), sequence: logged }
+    }
+
+    /// The same as the others may know it. While a member may lack what came before the log, nothing is acknowledged by it: that
+    /// one could be the last to live.
+    pub(super) fn known_logged(&self) -> u64 {
+        if self.view.is_head() && self.settling { self.stable.sequence } else { self.logged }
     }
 
     pub(super) fn learn_logged(&mut self, logged: u64) {

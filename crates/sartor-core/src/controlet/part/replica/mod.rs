@@ -152,11 +152,14 @@ impl Replica {
     pub fn on_view(&mut self, now: Now, view: View) {
         let same = self.view.epoch == view.epoch;
         self.settling |= self.view.rules.topology != view.rules.topology;
-        let was_strong = self.view.rules.is_strong();
+        let (counted, first) = (self.view.rules.counts_all(), self.view.members.first().copied());
         self.view = view;
-        if self.view.rules.is_strong() && !was_strong && !planted(Fault::MarksNotSwitched) {
+        if self.view.rules.counts_all() && !counted && !planted(Fault::MarksNotSwitched) {
             // Nobody noted what was on its way to all, and who was given up did not count among them.
             self.unsettle();
+        }
+        if self.view.members.first().copied() != first || self.view.members.len() == 1 {
+            self.digest.forgive();
         }
         if same {
             self.tend_fill(now);
@@ -173,12 +176,10 @@ impl Replica {
         self.full.clear();
         self.freshness.on_view();
         self.digest.on_view();
+        self.logged = self.logged.min(self.submitted.sequence);
         self.enter_log();
         // Who was too slow has all that was acknowledged, and where nobody else is left, nobody has more.
         self.given_up &= self.view.members.len() > 1 || planted(Fault::SlowIsGone);
-        if self.view.members.len() == 1 {
-            self.digest.forgive();
-        }
         if self.view.is_member() {
             let (me, level) = (self.view.me, (!self.must_read_log()).then_some(self.submitted));
             let others = self.view.members.iter().filter(|member| member.node != me).copied();
@@ -393,7 +394,7 @@ impl Replica {
             let leases = self.leases.on_wake(now, told);
             out.sends.extend(leases.into_iter().map(|(node, lease)| (node, Message::Lease(lease))));
         }
-        let known = (self.stable, self.logged);
+        let known = (self.stable, self.known_logged());
         let what = (Epoch(0), known, self.sendable().sequence);
         // Answers and reads wait for it there.
         let tells = self.topology() != Topology::Chain && (self.view.rules.is_strong() || self.log.is_some());
@@ -423,7 +424,7 @@ impl Replica {
         let orders = self.view.is_head() && self.is_active(now);
         let newest = orders.then_some(self.submitted);
         let digest = orders.then_some((self.applied, self.digest.sum()));
-        Told { stable: self.stable, full: self.im_full, whole, newest, logged: self.logged, digest }
+        Told { stable: self.stable, full: self.im_full, whole, newest, logged: self.known_logged(), digest }
     }
 
     /// Whether what is kept for others has grown too large for more.
@@ -499,9 +500,10 @@ impl Replica {
         let source = self.source.as_ref();
         Status {
             position: self.applied,
-            lost: self.is_lost(),
+            lost: self.gone || self.given_up,
             gone: self.gone,
             differs: self.digest.differs(),
+            sealed: self.log.as_ref().is_some_and(Log::is_over),
             proven: self.proven && self.view.is_member() && !self.settling,
             cut: cut.collect(),
             fill: source.map(|source| source.status(self.applied, self.proven && !self.settling)),

@@ -26,7 +26,7 @@ impl Replica {
         let answered = answer.and_then(|(request, outcome)| self.answered(now, request, outcome));
         self.note_epoch(position);
         self.surveying.note(now, &entry);
-        self.digest.on_made(&entry);
+        self.note_digest(&entry);
         (self.submitted, self.applied) = (position, position);
         self.dirty = true;
         if self.view.rules.is_strong() && !self.is_end() {
@@ -43,6 +43,13 @@ impl Replica {
         self.remember(ordered.answered, position);
         if self.is_end() && self.knows_all() {
             self.stable = position;
+        }
+    }
+
+    /// Where nobody compares, there is nothing to pay for.
+    fn note_digest(&mut self, entry: &Entry) {
+        if self.view.members.len() > 1 || self.source.is_some() {
+            self.digest.on_made(entry);
         }
     }
 
@@ -106,7 +113,7 @@ impl Replica {
         let ordered_at = Now { unix_ms: replay.unix_ms, ..now };
         let answered = self.answered(ordered_at, &replay.request, outcome);
         self.surveying.note(now, &entry);
-        self.digest.on_made(&entry);
+        self.note_digest(&entry);
         let ordered = Ordered { entry, answered };
         self.source.iter_mut().for_each(|source| source.on_ordered(now, &ordered));
         self.remember(ordered.answered, position);

@@ -73,9 +73,8 @@ impl Replica {
     /// Whether what a follower lacks is not at all members.
     pub(super) fn counts(&self, follower: &Follower) -> bool {
         // Who was given up may answer reads until it is none of the members.
-        let strict = self.view.rules.is_strong() && !planted(Fault::CutDoesNotCount);
-        // Nor is the log outside trimmed behind it: it may be all that is left.
-        !follower.cut || strict || self.view.rules.answers == Answers::AtLog
+        // Nor is a log outside trimmed behind it: it may be all that is left.
+        !follower.cut || (self.view.rules.counts_all() && !planted(Fault::CutDoesNotCount))
     }
 
     /// Up to where it is known that nothing is lost while a member lives, or, where answers do not wait for that, what is
