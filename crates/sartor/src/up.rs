@@ -53,7 +53,7 @@ pub struct UpArgs {
     /// Where the cluster map is kept: file, or etcd://HOST:PORT,... [default: file]
     #[arg(long)]
     metadata: Option<String>,
-    /// A log outside for the modes that write to one, such as nats://HOST:PORT[,...][?replicas=N]
+    /// A log outside for the modes that write to one, such as nats://HOST:PORT,... (with ?replicas=N at the end for more than one copy of it)
     #[arg(long)]
     log: Option<String>,
     /// Locks outside for the modes that ask for them: etcd://HOST:PORT,... or redis://HOST:PORT,...
