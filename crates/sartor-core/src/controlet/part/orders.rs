@@ -368,7 +368,9 @@ impl Orders {
         }
         let (replica, places) = (&self.replica, (self.replica.settled(), self.replica.known()));
         let elsewhere = |from| replica.is_told_elsewhere(from);
-        self.answering.release(places, !self.is_head(), elsewhere, &mut out.effects);
+        let contains = |place| replica.contains(place);
+        let near = !replica.view.is_head();
+        self.answering.release(places, near, elsewhere, contains, &mut out.effects);
         // What is left tells of entries that some member lacks: if that is given up, they wait for the next view. They
         // may be many, so not at every turn.
         if looks {

@@ -47,17 +47,20 @@ impl Answering {
     /// Lets go what tells of nothing after `settled`; the caller holds the lease, and `known` is the newest place that
     /// an answer may name. `near` says whether it is a read of a replica
     /// that does not order. What came of an operation and `elsewhere` is true of is only kept: another replica tells who
-    /// asked.
+    /// asked. `contains` says whether a place is in the history here.
     pub fn release(
         &mut self,
         (settled, known): (Position, Position),
         near: bool,
         elsewhere: impl Fn(From) -> bool,
+        contains: impl Fn(Position) -> bool,
         out: &mut Effects,
     ) {
         let mut leave = |waiting: Waiting| {
             let kept = !near && waiting.placed && elsewhere(waiting.request.from);
-            waiting.leave(known, near, kept, out);
+            // What the connection has seen may have been lost with who ordered it.
+            let floor = Some(waiting.request.floor).filter(|floor| *floor > known && contains(*floor));
+            waiting.leave(floor.unwrap_or(known), near, kept, out);
         };
         while self.later.front().is_some_and(|first| first.needs <= settled.sequence) {
             self.later.pop_front().into_iter().for_each(&mut leave);
@@ -127,7 +130,6 @@ impl Answering {
 impl Waiting {
     fn leave(self, known: Position, near: bool, kept: bool, out: &mut Effects) {
         // True from `needs` to `at`: as late as is known to be everywhere, so that no connection goes back.
-        let known = known.max(self.request.floor);
         let position = if self.at.sequence <= known.sequence { self.at } else { known };
         if near {
             out.reads.push((self.request, self.outcome, position));
@@ -149,4 +151,36 @@ pub fn refusal(request: &Request) -> Outcome {
     let shard = request.shard.0;
     let text = format!("shard {shard} is failing over, or this node is cut off from it; try again");
     Failure::outcome(FailureKind::Retry, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Epoch, ShardId};
+    use crate::operation::{Op, SessionId};
+
+    /// The place that an answer names which was true at 12, where 10 is known to be everywhere.
+    fn named(floor: Position) -> Position {
+        let at = |epoch, sequence| Position { epoch: Epoch(epoch), sequence };
+        let from = From::Session { session: SessionId { index: 1, generation: 0 }, tag: 1 };
+        let (shard, consistency, deadline_us) = (ShardId(0), Consistency::Mode, Micros::MAX);
+        let request = Request { from, shard, op: Op::Len, floor, consistency, deadline_us };
+        let (outcome, at_12, known) = (Outcome::Integer(1), at(3, 12), at(2, 10));
+        let (mut answering, mut out) = (Answering::default(), Effects::default());
+        answering
+            .push(Waiting { request, outcome, at: at_12, needs: 0, since: 0, placed: false }, Position::ZERO);
+        // Here, all after 10 is of epoch 3.
+        let contains = |place: Position| place.sequence <= 10 || place.epoch == Epoch(3);
+        answering.release((known, known), false, |_| false, contains, &mut out);
+        out.replies[0].2
+    }
+
+    #[test]
+    fn an_answer_names_what_is_known_and_what_its_connection_saw_here() {
+        let at = |epoch, sequence| Position { epoch: Epoch(epoch), sequence };
+        assert_eq!(named(Position::ZERO), at(2, 10));
+        assert_eq!(named(at(3, 11)), at(3, 11));
+        assert_eq!(named(at(3, 12)), at(3, 12));
+        assert_eq!(named(at(2, 11)), at(2, 10), "what was lost with who ordered it is no place here");
+    }
 }
