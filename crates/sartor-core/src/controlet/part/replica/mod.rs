@@ -152,9 +152,11 @@ impl Replica {
     pub fn on_view(&mut self, now: Now, view: View) {
         let same = self.view.epoch == view.epoch;
         self.settling |= self.view.rules.topology != view.rules.topology;
-        let (counted, first) = (self.view.rules.counts_all(), self.view.members.first().copied());
+        let (before, first) = (self.view.rules, self.view.members.first().copied());
         self.view = view;
-        if self.view.rules.counts_all() && !counted && !planted(Fault::MarksNotSwitched) {
+        let rules = self.view.rules;
+        let new = (rules.is_strong() && !before.is_strong()) || (rules.counts_all() && !before.counts_all());
+        if new && !planted(Fault::MarksNotSwitched) {
             // Nobody noted what was on its way to all, and who was given up did not count among them.
             self.unsettle();
         }
