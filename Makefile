@@ -8,11 +8,15 @@ test: lint unit seeds guard processes
 # Format, lints and docs: a warning is an error.
 lint:
 	cargo fmt --all --check
+	cargo fmt --manifest-path examples/own-datalet/Cargo.toml --check
+	cargo fmt --manifest-path examples/own-controlet/Cargo.toml --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo doc --workspace --no-deps
 
 unit:
 	cargo test --workspace
+	cargo test --locked --manifest-path examples/own-datalet/Cargo.toml --target-dir target
+	cargo test --locked --manifest-path examples/own-controlet/Cargo.toml --target-dir target
 
 release:
 	cargo build --release

@@ -120,12 +120,12 @@ def redis(port, replicas=0, options=(), name=None, unix=False):
     return building(Layout(name or "Redis", f"127.0.0.1:{port}", options), steps)
 
 
-def twemproxy(port):
-    """nutcracker in front of one redis-server."""
+def twemproxy(port, alone=False):
+    """nutcracker in front of one redis-server; alone, only its own CPU counts."""
     proxy, server = need("nutcracker", "nutcracker"), need("redis-server", "redis-server")
 
     def steps(layout):
-        layout.start(server, "--port", str(port + 1), "--save", "", "--bind", "127.0.0.1")
+        layout.start(server, "--port", str(port + 1), "--save", "", "--bind", "127.0.0.1", counts=not alone)
         wait_for(lambda: "PONG" in ask(port + 1, "PING"), f"redis-server at {port + 1}")
         config = os.path.join(layout.folder, "nutcracker.yml")
         with open(config, "w") as file:
@@ -133,7 +133,7 @@ def twemproxy(port):
         layout.start(proxy, "-c", config, "-s", str(port + 2))
         wait_for(lambda: listens(port), "nutcracker")
 
-    return building(Layout("Twemproxy and Redis", f"127.0.0.1:{port}"), steps)
+    return building(Layout("Twemproxy" if alone else "Twemproxy and Redis", f"127.0.0.1:{port}"), steps)
 
 
 def memcached(port):
@@ -157,14 +157,23 @@ def echo(port):
     return building(Layout("echo", f"127.0.0.1:{port}"), steps)
 
 
-def sartor(port, copies=1, shards=1, mode="ms+sc", datalet="hash", workers=1, unix=False, outside=()):
-    """A cluster as `sartor up` starts it; nodes and coordinator count, not what supervises them. outside: --log, --locks."""
+def sartor(port, copies=1, shards=1, mode="ms+sc", datalet="hash", workers=1, unix=False, outside=(), before=None):
+    """A cluster as `sartor up` starts it; nodes and coordinator count, not what supervises them. outside: --log, --locks.
+
+    before="redis": its one copy is in a redis-server that runs already, whose CPU does not count."""
     if not os.access(SARTOR, os.X_OK):
         raise Trouble(f"{SARTOR} is missing; build it: make release, or name it: SARTOR=...")
 
     def steps(layout):
+        datalet_of = datalet
+        if before == "redis":
+            server, behind = need("redis-server", "redis-server"), port + 100
+            options = ["--save", "", "--bind", "127.0.0.1"]
+            layout.start(server, "--port", str(behind), *options, counts=False)
+            wait_for(lambda: "PONG" in ask(behind, "PING"), f"redis-server at {behind}")
+            datalet_of = f"redis://127.0.0.1:{behind}"
         words = ["up", "--shards", str(shards), "--copies", str(copies), "--standbys", "0", "--mode", mode]
-        words += ["--datalet", datalet, "--port", str(port), "--detect-ms", "10000", "--workers", str(workers)]
+        words += ["--datalet", datalet_of, "--port", str(port), "--detect-ms", "10000", "--workers", str(workers)]
         words += [*layout.unix("unix", "sockets/node-0.sock", unix, "sockets"), *outside]
         layout.start(SARTOR, *words, counts=False)
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 import redis
@@ -46,10 +47,10 @@ def free_port():
 class Cluster:
     """A `sartor up` and what it started."""
 
-    def __init__(self, *options, port=None, wait=True):
+    def __init__(self, *options, port=None, wait=True, program=SARTOR):
         self.port = port or free_port()
         self.up = subprocess.Popen(
-            [SARTOR, "up", "--port", str(self.port), *options],
+            [program, "up", "--port", str(self.port), *options],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -94,6 +95,16 @@ class Cluster:
         finally:
             self.up.kill()
             self.up.stdout.close()
+
+
+@contextmanager
+def running(*options):
+    """A cluster with these options, for as long as it is used."""
+    cluster = Cluster(*options)
+    try:
+        yield cluster
+    finally:
+        cluster.end()
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,20 @@ def test_ycsb_lines_and_properties(target, tmp_path):
     assert float(lines[("[OVERALL]", "Throughput(ops/sec)")]) * seconds == pytest.approx(3000, rel=0.05)
 
 
+def test_a_table_of_its_own(redis_server):
+    here = redis.Redis(port=redis_server, db=3)
+    here.flushdb()
+    before = redis.Redis(port=redis_server).dbsize()
+    for depth in ("1", "16"):
+        done = measured(f"127.0.0.1:{redis_server}", "--table", "3", "--mix", "set=100", "--requests", "3000", "--keys", "500", "--depth", depth)
+        assert done["errors"] == {} and done["requests"] == 3000
+    opened = measured(f"127.0.0.1:{redis_server}", "--table", "3", "--rate", "2000", "--seconds", "0.5", "--keys", "500")
+    assert opened["errors"] == {} and opened["requests"] > 500
+    assert 400 < here.dbsize() <= 500 and redis.Redis(port=redis_server).dbsize() == before
+    refused = bench(f"127.0.0.1:{redis_server}", "--table", "99", code=1)
+    assert "out of range" in refused and len(refused.splitlines()) == 1
+
+
 def test_unix_sockets_and_memcached(tmp_path):
     folder = tmp_path / "s"
     folder.mkdir()
@@ -207,9 +221,9 @@ def test_compare_and_sweep_run(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(path.read_text())["rows"]
-    assert [row["row"] for row in rows] == ["redis", "redis-unix", "echo", "twemproxy", "memcached", "wait-each", "wait-batch", "async"]
+    assert [row["row"] for row in rows] == ["redis", "redis-unix", "echo", "twemproxy", "proxy", "memcached", "wait-each", "wait-batch", "async"]
     assert all(min(row["requests_per_second"]) > 0 and min(row["p99_us"]) > 0 for row in rows)
-    assert len(done.stdout.splitlines()) == 9 and "<svg" in page.read_text()
+    assert len(done.stdout.splitlines()) == 10 and "<svg" in page.read_text()
     path, page = tmp_path / "s.json", tmp_path / "s.html"
     words = [SWEEP, "--quick", "--axes", "depth,copies", "--beside", "redis", "--seconds", "0.5", "--json", path, "--html", page]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300, env=environment)

@@ -224,7 +224,7 @@ def test_from_a_program_and_what_is_wrong_is_said(cluster):
         ("TABLE", "default"): "syntax: SARTOR.SWITCH",
         ("COPIES", "5"): "5 copies need as many nodes; there are 4",
         ("COPIES", "0"): "0 copies need as many nodes",
-        ("DATALET", "x"): "there is no datalet x; there is: hash, tree",
+        ("DATALET", "x"): "unknown datalet .x.; there is: hash, tree",
         ("ms+ec", "DATALET", "tree"): "in ms+ec the first copy alone may have what it acknowledged",
     }
     for words, text in wrong.items():

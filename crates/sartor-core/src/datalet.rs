@@ -18,6 +18,17 @@ pub trait Datalet: Send {
     /// Sets `key` to `value`, whether it was there or not.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), DataletError>;
 
+    /// The same, of a pair that its owner removes at that time, in ms since 1970. A store that others read may remove it by itself
+    /// some time after that, should there be no owner any more.
+    fn put_until(&mut self, key: &[u8], value: &[u8], _deadline_ms: u64) -> Result<(), DataletError> {
+        self.put(key, value)
+    }
+
+    /// Tells which pairs the store would remove by itself, and when, in ms since 1970: from now on its owner does.
+    fn adopt_deadlines(&mut self, _found: &mut dyn FnMut(&[u8], u64)) -> Result<(), DataletError> {
+        Ok(())
+    }
+
     /// Removes `key`; that it was not there is no error.
     fn delete(&mut self, key: &[u8]) -> Result<(), DataletError>;
 
@@ -74,6 +85,20 @@ pub trait Datalet: Send {
         0
     }
 
+    /// Ends a group of writes, and remembers `mark` with it: all that was done before this call outlives the process together
+    /// with the mark, or none of it does. `durably`: it is on disk, as are all commits before, when this returns;
+    /// otherwise it may be lost with the machine or the process, but then a later one is lost too, and none is half there. What was
+    /// done after the last commit that is left must not be seen when the store is opened again. One that is not durable
+    /// has nothing to do.
+    fn commit(&mut self, _mark: &[u8], _durably: bool) -> Result<(), DataletError> {
+        Ok(())
+    }
+
+    /// The mark of the last commit; none in a store that was never committed, or that is not durable.
+    fn mark(&mut self) -> Result<Option<Vec<u8>>, DataletError> {
+        Ok(None)
+    }
+
     /// Whether there are no pairs.
     fn is_empty(&mut self) -> Result<bool, DataletError> {
         Ok(self.len()? == 0)
@@ -83,6 +108,16 @@ pub trait Datalet: Send {
     /// is full. Only for ordered datalets.
     fn scan(&mut self, _start: &[u8], _end: Option<&[u8]>, _page: &mut Page) -> Result<(), DataletError> {
         Err(DataletError::Unsupported("this datalet keeps no key order; use an ordered one, such as tree"))
+    }
+
+    /// The same pairs, the last one first. Not every ordered datalet can.
+    fn scan_back(
+        &mut self,
+        _start: &[u8],
+        _end: Option<&[u8]>,
+        _page: &mut Page,
+    ) -> Result<(), DataletError> {
+        Err(DataletError::Unsupported("this datalet cannot scan backwards; use another one, such as tree"))
     }
 }
 
@@ -132,6 +167,11 @@ impl Page {
     /// How many more pairs are wanted.
     pub fn wanted(&self) -> usize {
         self.pairs_max.saturating_sub(self.pairs.len())
+    }
+
+    /// About how many more bytes are wanted.
+    pub fn bytes_wanted(&self) -> usize {
+        self.bytes_left
     }
 
     /// The pairs so far.

@@ -36,6 +36,11 @@ impl Deadlines {
         }
     }
 
+    /// Whether no record expires.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
     /// About how many bytes of memory it takes.
     pub(crate) fn bytes(&self) -> u64 {
         self.key_bytes + self.by_key.len() as u64 * KEY_OVERHEAD
@@ -62,6 +67,21 @@ impl Deletes {
 
     pub(crate) fn note(&mut self, slot: u16, position: Position) {
         self.slots.insert(slot, position);
+    }
+
+    /// All may have been deleted at this place.
+    pub(crate) fn all(&self) -> Position {
+        self.all
+    }
+
+    /// In how many slots something was deleted after this place.
+    pub(crate) fn slots_after(&self, place: Position) -> usize {
+        self.slots.values().filter(|at| **at > place).count()
+    }
+
+    /// Whether something was deleted after this place.
+    pub(crate) fn any_after(&self, place: Position) -> bool {
+        self.all > place || self.slots.values().any(|at| *at > place)
     }
 
     pub(crate) fn last_in(&self, slot: u16) -> Position {

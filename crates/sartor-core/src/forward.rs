@@ -9,11 +9,12 @@
 //!
 //! Frames may be lost, repeated and reordered. The origin sends again what stays unanswered; the
 //! head takes a number once and answers a repeated one from memory. Numbers missing in a frame's
-//! range are settled at the origin: answered, or given up.
+//! range are settled at the origin: answered, or given up; or they are reads that another replica was asked for.
 
 use crate::ids::{Incarnation, Position};
 use crate::mutants::{Fault, planted};
 use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request};
+use crate::session::Way;
 use crate::time::{Micros, Now, millis};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -102,7 +103,8 @@ impl Default for ForwardSettings {
 /// The origin's side: one worker's requests to one shard.
 ///
 /// Writes to a head on this very worker are numbered here too (*near* ones): they are not sent, but if that head
-/// is replaced before it has answered, the next one gets them under the same number.
+/// is replaced before it has answered, the next one gets them under the same number. Reads that go *aside* have numbers too,
+/// and are sent to another replica, which does them as often as it is asked.
 #[derive(Clone, Debug, Hash)]
 pub struct Line {
     settings: ForwardSettings,
@@ -111,8 +113,14 @@ pub struct Line {
     next: u64,
     /// Everything from this number on waits to be sent.
     unsent: u64,
-    /// Unsettled ones that are not near.
+    /// Unsettled ones for the head on another worker.
     away: usize,
+    /// Unsettled reads that go aside, and how many of them are to be sent.
+    aside: usize,
+    aside_due: usize,
+    /// When those are sent again.
+    ask_at: Micros,
+    ask_us: Micros,
     bytes: usize,
     resend_at: Micros,
     resend_us: Micros,
@@ -127,7 +135,9 @@ struct Pending {
     request: Option<Request>,
     since: Micros,
     sent: bool,
-    near: bool,
+    way: Way,
+    /// It goes aside, and is to be sent.
+    due: bool,
 }
 
 impl Line {
@@ -140,6 +150,10 @@ impl Line {
             next: 1,
             unsent: 1,
             away: 0,
+            aside: 0,
+            aside_due: 0,
+            ask_at: 0,
+            ask_us: resend_us,
             bytes: 0,
             resend_at: 0,
             resend_us,
@@ -152,25 +166,36 @@ impl Line {
         self.next - self.pending.len() as u64
     }
 
-    /// Takes a request to be sent at the end of the turn, or gives it back when full.
-    pub fn push(&mut self, now: Now, request: Request) -> Result<(), Request> {
-        self.add(now, request, false)?;
-        self.away += 1;
+    /// Takes a request to be sent at the end of the turn, to the head or aside, or gives it back when full.
+    pub fn push(&mut self, now: Now, request: Request, way: Way) -> Result<(), Request> {
+        self.add(now, request, way)?;
+        self.count(way);
         Ok(())
+    }
+
+    fn count(&mut self, way: Way) {
+        match way {
+            Way::Near => {}
+            Way::Away => self.away += 1,
+            Way::Aside => {
+                self.aside += 1;
+                self.aside_due += 1;
+            }
+        }
     }
 
     /// Takes a copy of a request that goes to the head on this worker: its number and the base, or
     /// nothing when full.
     pub fn register(&mut self, now: Now, request: &Request) -> Option<(u64, u64)> {
         let all_sent = self.unsent == self.next;
-        self.add(now, request.clone(), true).ok()?;
-        if all_sent {
+        self.add(now, request.clone(), Way::Near).ok()?;
+        if all_sent && self.aside == 0 {
             self.unsent = self.next;
         }
         Some((self.next - 1, self.base()))
     }
 
-    fn add(&mut self, now: Now, request: Request, near: bool) -> Result<(), Request> {
+    fn add(&mut self, now: Now, request: Request, way: Way) -> Result<(), Request> {
         let size = request.op.size();
         let full = self.pending.len() >= self.settings.pending_max
             || (self.bytes > 0 && self.bytes + size > self.settings.pending_bytes_max);
@@ -179,17 +204,18 @@ impl Line {
         }
         self.bytes += size;
         self.earliest = self.earliest.min(request.deadline_us);
-        self.pending.push_back(Pending { request: Some(request), since: now.steady_us, sent: near, near });
+        let (since, sent, due) = (now.steady_us, way == Way::Near, way == Way::Aside);
+        self.pending.push_back(Pending { request: Some(request), since, sent, way, due });
         self.next += 1;
         Ok(())
     }
 
     /// The next message, while there is something to send.
     pub fn flush(&mut self, now: Now) -> Option<Forwards> {
-        if self.away == 0 {
+        if self.away == 0 && self.aside == 0 {
             self.unsent = self.next;
         }
-        if self.unsent >= self.next || self.headless.is_some() {
+        if self.away == 0 || self.unsent >= self.next || self.headless.is_some() {
             return None;
         }
         if self.unsent == self.base() {
@@ -202,35 +228,50 @@ impl Line {
             && requests.len() < self.settings.batch_requests_max
         {
             let pending = &mut self.pending[(self.unsent - base) as usize];
-            if let Some(request) = pending.request.as_ref().filter(|_| !pending.near) {
+            if let Some(request) = pending.request.as_ref().filter(|_| pending.way == Way::Away) {
                 pending.sent = true;
                 bytes += 64 + request.op.size();
-                requests.push(Forwarded {
-                    sequence: self.unsent,
-                    op: request.op.clone(),
-                    floor: request.floor,
-                    consistency: request.consistency,
-                    left_us: request.deadline_us.saturating_sub(now.steady_us),
-                });
+                requests.push(forwarded(now, self.unsent, request));
             }
             self.unsent += 1;
         }
         Some(Forwards { base, first, last: self.unsent - 1, requests })
     }
 
+    /// The reads to be sent aside, as one message: there is one of a connection at most.
+    pub fn flush_aside(&mut self, now: Now) -> Option<Forwards> {
+        if self.aside_due == 0 {
+            return None;
+        }
+        let (base, mut requests) = (self.base(), Vec::new());
+        for (pending, sequence) in self.pending.iter_mut().zip(base..) {
+            if let Some(request) = pending.request.as_ref().filter(|_| pending.due) {
+                (pending.sent, pending.due) = (true, false);
+                requests.push(forwarded(now, sequence, request));
+            }
+        }
+        self.aside_due = 0;
+        self.ask_at = now.steady_us + self.ask_us;
+        let (first, last) = (requests.first()?.sequence, requests.last()?.sequence);
+        Some(Forwards { base, first, last, requests })
+    }
+
     /// Whether this number is a near request's that is not settled.
     pub fn is_near(&self, sequence: u64) -> bool {
         let index = sequence.checked_sub(self.base()).and_then(|index| usize::try_from(index).ok());
         let pending = index.and_then(|index| self.pending.get(index));
-        pending.is_some_and(|pending| pending.near && pending.request.is_some())
+        pending.is_some_and(|pending| pending.way == Way::Near && pending.request.is_some())
     }
 
-    /// An answer came: the request it belongs to, and whether that was near; unless it was settled before.
-    pub fn settle(&mut self, now: Now, sequence: u64) -> Option<(Request, bool)> {
+    /// An answer came: the request it belongs to, and the way that took; unless it was settled before.
+    pub fn settle(&mut self, now: Now, sequence: u64) -> Option<(Request, Way)> {
         let index = usize::try_from(sequence.checked_sub(self.base())?).ok()?;
         let pending = self.pending.get_mut(index)?;
-        let (request, near) = (pending.request.take()?, pending.near);
-        self.forget(&request, near);
+        let (request, way, due) = (pending.request.take()?, pending.way, pending.due);
+        self.forget(&request, way, due);
+        if way == Way::Aside {
+            self.ask_us = self.settings.resend_us;
+        }
         let base = self.base();
         self.drop_settled();
         // Only answers to the oldest are progress: another one's may have been lost.
@@ -238,12 +279,14 @@ impl Line {
             self.resend_us = self.settings.resend_us;
             self.resend_at = now.steady_us + self.resend_us;
         }
-        Some((request, near))
+        Some((request, way))
     }
 
-    fn forget(&mut self, request: &Request, near: bool) {
+    fn forget(&mut self, request: &Request, way: Way, due: bool) {
         self.bytes -= request.op.size();
-        self.away -= usize::from(!near);
+        self.away -= usize::from(way == Way::Away);
+        self.aside -= usize::from(way == Way::Aside);
+        self.aside_due -= usize::from(due);
     }
 
     fn drop_settled(&mut self) {
@@ -261,11 +304,17 @@ impl Line {
         if let Some(look_at) = self.headless {
             return Some(look_at.min(self.earliest));
         }
-        match (self.away, self.unsent < self.next) {
-            (0, _) => Some(self.earliest),
-            (_, true) => Some(0),
-            (_, false) => Some(self.resend_at.min(self.earliest)),
-        }
+        let asks_at = match (self.aside, self.aside_due) {
+            (0, _) => Micros::MAX,
+            (_, 0) => self.ask_at,
+            _ => 0,
+        };
+        let sends_at = match (self.away, self.unsent < self.next) {
+            (0, _) => Micros::MAX,
+            (_, true) => 0,
+            (_, false) => self.resend_at,
+        };
+        Some(asks_at.min(sends_at).min(self.earliest))
     }
 
     /// Whether there is somebody to take requests. While there is not, none are sent.
@@ -278,9 +327,13 @@ impl Line {
     }
 
     /// Sends again what is unanswered for too long, and gives up what is past its deadline, or waits for
-    /// too long for somebody to take it: those requests, whether they were near, and whether a head may have
+    /// too long for somebody to take it: those requests, the way they took, and whether a head may have
     /// seen them.
     pub fn tick(&mut self, now: Now) -> Vec<GivenUp> {
+        if self.aside > 0 && self.aside_due == 0 && now.steady_us >= self.ask_at {
+            self.ask_all_again();
+            self.ask_us = (self.ask_us * 2).min(self.settings.resend_us * 10);
+        }
         let looks = self.headless.is_some_and(|at| now.steady_us >= at);
         let resends = self.away > 0 && self.unsent >= self.next && now.steady_us >= self.resend_at;
         if self.pending.is_empty() || !(looks || resends || now.steady_us >= self.earliest) {
@@ -291,16 +344,16 @@ impl Line {
         for pending in &mut self.pending {
             let tired = looks && now.steady_us >= pending.since + patience_us;
             let ends = |request: &Request| {
-                let had_no_effect = !pending.sent || (!pending.near && !request.op.is_write());
+                let near = pending.way == Way::Near;
+                let had_no_effect = !pending.sent || (!near && !request.op.is_write());
                 request.deadline_us <= now.steady_us || (tired && had_no_effect)
             };
             if pending.request.as_ref().is_some_and(ends) {
-                let (near, sent) = (pending.near, pending.sent);
-                given_up.extend(pending.request.take().map(|request| GivenUp { request, near, sent }));
+                given_up.extend(pending.give_up());
             }
         }
-        for GivenUp { request, near, .. } in &given_up {
-            self.forget(request, *near);
+        for given in &given_up {
+            self.forget(&given.request, given.way, given.due);
         }
         self.drop_settled();
         let deadlines = self.pending.iter().filter_map(|pending| pending.request.as_ref());
@@ -316,23 +369,86 @@ impl Line {
         given_up
     }
 
-    /// The shard has another view: all that is not answered is sent again, under the same numbers. Where the
-    /// head is no longer on this worker, near requests go with it: those that did.
-    pub fn restart(&mut self, head_is_here: bool) -> Vec<From> {
-        self.unsent = self.base();
-        self.resend_us = self.settings.resend_us;
-        self.headless = None;
-        let mut turned = Vec::new();
-        if !head_is_here {
-            for pending in self.pending.iter_mut().filter(|pending| pending.near) {
-                pending.near = false;
-                if let Some(request) = &pending.request {
-                    self.away += 1;
-                    turned.push(request.from);
-                }
+    /// Gives up writes that a head may have seen.
+    pub fn give_up_sent(&mut self) -> Vec<GivenUp> {
+        self.give_up(|request, pending| pending.1 && request.op.is_write())
+    }
+
+    /// Gives up all that is not answered.
+    pub fn give_up_all(&mut self) -> Vec<GivenUp> {
+        self.give_up(|_, _| true)
+    }
+
+    /// Gives up reads that were to go another way, aside or not aside: turned, they would overtake what their connection sent
+    /// before, or be overtaken.
+    pub fn give_up_ranges(&mut self, aside: bool) -> Vec<GivenUp> {
+        let turns = |way| (way == Way::Aside) != aside;
+        self.give_up(|request, (way, _)| matches!(request.op, Op::Range(_)) && turns(way))
+    }
+
+    fn give_up(&mut self, which: impl Fn(&Request, (Way, bool)) -> bool) -> Vec<GivenUp> {
+        let mut given_up = Vec::new();
+        for pending in &mut self.pending {
+            if pending.request.as_ref().is_some_and(|request| which(request, (pending.way, pending.sent))) {
+                given_up.extend(pending.give_up());
             }
         }
+        for given in &given_up {
+            self.forget(&given.request, given.way, given.due);
+        }
+        self.drop_settled();
+        given_up
+    }
+
+    /// The shard has another view: all that is not answered is sent again, under the same numbers. Where the
+    /// head is no longer on this worker, near requests go with it. `aside` says which are not the new head's to answer. Those
+    /// that go another way now, and which.
+    pub fn restart(&mut self, head_is_here: bool) -> Vec<(From, Way, Way)> {
+        self.unsent = self.base();
+        (self.resend_us, self.ask_us) = (self.settings.resend_us, self.settings.resend_us);
+        self.headless = None;
+        let mut turned = Vec::new();
+        for pending in &mut self.pending {
+            let Some(request) = &pending.request else { continue };
+            let way = match pending.way {
+                Way::Near if head_is_here => Way::Near,
+                Way::Aside => Way::Aside,
+                _ => Way::Away,
+            };
+            if way != pending.way {
+                turned.push((request.from, pending.way, way));
+            }
+            (pending.way, pending.due) = (way, way == Way::Aside);
+        }
+        let count = |way| self.pending.iter().filter(|p| p.request.is_some() && p.way == way).count();
+        (self.away, self.aside) = (count(Way::Away), count(Way::Aside));
+        self.aside_due = self.aside;
         turned
+    }
+
+    fn ask_all_again(&mut self) {
+        for pending in self.pending.iter_mut().filter(|pending| pending.way == Way::Aside) {
+            pending.due = pending.request.is_some();
+        }
+        self.aside_due = self.aside;
+    }
+}
+
+impl Pending {
+    fn give_up(&mut self) -> Option<GivenUp> {
+        let (way, sent, due) = (self.way, self.sent, self.due);
+        self.due = false;
+        self.request.take().map(|request| GivenUp { request, way, sent, due })
+    }
+}
+
+fn forwarded(now: Now, sequence: u64, request: &Request) -> Forwarded {
+    Forwarded {
+        sequence,
+        op: request.op.clone(),
+        floor: request.floor,
+        consistency: request.consistency,
+        left_us: request.deadline_us.saturating_sub(now.steady_us),
     }
 }
 
@@ -341,10 +457,12 @@ impl Line {
 pub struct GivenUp {
     /// It.
     pub request: Request,
-    /// Whether it went to a head on this worker.
-    pub near: bool,
+    /// Where it went.
+    pub way: Way,
     /// Whether a head may have seen it.
     pub sent: bool,
+    /// Whether it was to be sent aside.
+    due: bool,
 }
 
 /// The head's side: one origin's requests.
@@ -507,6 +625,8 @@ mod tests {
     use super::*;
     use crate::ids::ShardId;
     use crate::operation::{Action, SessionId};
+    use crate::range::Range;
+    use alloc::boxed::Box;
     use alloc::vec;
     use bytes::Bytes;
 
@@ -523,6 +643,12 @@ mod tests {
         }
     }
 
+    fn range(deadline_us: Micros) -> Request {
+        let (start, end, limit, bytes_max) = (Bytes::new(), None, 9, 99);
+        let range = Range { start, end, limit, bytes_max, values: false, reverse: false, judged: None };
+        Request { op: Op::Range(Box::new(range)), ..request(deadline_us) }
+    }
+
     fn at(ms: u64) -> Now {
         Now { steady_us: millis(ms), unix_ms: 0 }
     }
@@ -535,7 +661,7 @@ mod tests {
         let settings = ForwardSettings::default();
         let mut line = Line::new(settings);
         for _ in 0..3 {
-            line.push(at(0), request(millis(1000))).unwrap();
+            line.push(at(0), request(millis(1000)), Way::Away).unwrap();
         }
         (line, Inbound::new(settings))
     }
@@ -559,7 +685,7 @@ mod tests {
     fn lost_frames_are_sent_again_and_gaps_wait() {
         let (mut line, mut inbound) = pair();
         let lost = line.flush(at(0)).unwrap();
-        line.push(at(0), request(millis(1000))).unwrap();
+        line.push(at(0), request(millis(1000)), Way::Away).unwrap();
         let early = line.flush(at(1)).unwrap();
         assert!(inbound.accept(LIFE, early).is_empty(), "4 must wait for 1 to 3");
         assert!(line.tick(at(100)).is_empty());
@@ -574,7 +700,7 @@ mod tests {
     fn what_was_given_up_leaves_no_gap() {
         let (mut line, mut inbound) = pair();
         line.flush(at(0));
-        line.push(at(0), request(millis(9000))).unwrap();
+        line.push(at(0), request(millis(9000)), Way::Away).unwrap();
         line.flush(at(0));
         let given_up = line.tick(at(1500));
         assert_eq!(given_up.len(), 3);
@@ -591,7 +717,7 @@ mod tests {
             assert!(line.settle(at(1), sequence).is_some());
             assert!(line.settle(at(1), sequence).is_none());
         }
-        line.push(at(0), request(millis(1000))).unwrap();
+        line.push(at(0), request(millis(1000)), Way::Away).unwrap();
         assert_eq!(numbers(&inbound.accept(LIFE, line.flush(at(2)).unwrap())), [4]);
         assert_eq!(inbound.taken.len(), 1);
         let (mut reborn, _) = pair();
@@ -621,8 +747,51 @@ mod tests {
     #[test]
     fn a_full_line_gives_requests_back() {
         let mut line = Line::new(ForwardSettings { pending_max: 1, ..ForwardSettings::default() });
-        assert!(line.push(at(0), request(0)).is_ok());
-        assert!(line.push(at(0), request(0)).is_err());
+        assert!(line.push(at(0), request(0), Way::Away).is_ok());
+        assert!(line.push(at(0), request(0), Way::Away).is_err());
+    }
+
+    #[test]
+    fn reads_that_go_aside_leave_no_gap_for_the_head() {
+        let mut line = Line::new(ForwardSettings::default());
+        let mut head = Inbound::new(ForwardSettings::default());
+        let mut accept = |forwards: Forwards| {
+            let taken = head.accept(Incarnation(1), forwards);
+            taken.into_iter().map(|request| request.sequence).collect::<Vec<_>>()
+        };
+        line.push(at(0), request(millis(9000)), Way::Aside).unwrap();
+        assert_eq!((line.wake_at(), line.flush(at(0))), (Some(0), None), "it is not for the head");
+        let sent = |forwards: Forwards| forwards.requests.iter().map(|r| r.sequence).collect::<Vec<_>>();
+        assert_eq!(line.flush_aside(at(0)).map(sent), Some(vec![1]));
+        assert_eq!(line.flush_aside(at(0)), None);
+        line.push(at(0), request(millis(9000)), Way::Away).unwrap();
+        line.push(at(0), request(millis(9000)), Way::Aside).unwrap();
+        line.push(at(0), request(millis(9000)), Way::Away).unwrap();
+        assert_eq!(accept(line.flush(at(0)).unwrap()), [2, 4]);
+        assert_eq!(line.flush_aside(at(0)).map(sent), Some(vec![3]));
+        assert_eq!(line.wake_at(), Some(millis(200)));
+        // Silence: both are asked again, who goes aside as well as the head.
+        assert!(line.tick(at(200)).is_empty());
+        assert_eq!(line.flush_aside(at(200)).map(sent), Some(vec![1, 3]));
+        assert!(accept(line.flush(at(200)).unwrap()).is_empty());
+        assert_eq!(line.settle(at(200), 1).map(|settled| settled.1), Some(Way::Aside));
+        assert!(line.settle(at(200), 2).is_some() && line.settle(at(200), 4).is_some());
+        line.push(at(200), request(millis(9000)), Way::Away).unwrap();
+        assert_eq!(accept(line.flush(at(200)).unwrap()), [5]);
+        // In the next view each goes its way again.
+        assert!(line.restart(false).is_empty());
+        assert_eq!(line.flush_aside(at(200)).map(sent), Some(vec![3]));
+        assert_eq!(sent(line.flush(at(200)).unwrap()), [5]);
+        // Ranges that would have to turn are given up; what is none stays.
+        for way in [Way::Aside, Way::Away] {
+            line.push(at(200), range(millis(9000)), way).unwrap();
+        }
+        let ways = |given_up: Vec<GivenUp>| given_up.into_iter().map(|given| given.way).collect::<Vec<_>>();
+        assert_eq!(ways(line.give_up_ranges(true)), [Way::Away]);
+        assert_eq!(ways(line.give_up_ranges(false)), [Way::Aside]);
+        assert_eq!(ways(line.give_up_ranges(false)), []);
+        let given_up = line.tick(at(9000));
+        assert!(given_up.len() == 2 && line.wake_at().is_none());
     }
 
     #[test]
@@ -641,9 +810,9 @@ mod tests {
     fn without_a_head_only_what_had_no_effect_is_refused_early() {
         let settings = ForwardSettings::default();
         let mut line = Line::new(settings);
-        line.push(at(0), request(millis(5000))).unwrap();
+        line.push(at(0), request(millis(5000)), Way::Away).unwrap();
         line.flush(at(0));
-        line.push(at(10), request(millis(5000))).unwrap();
+        line.push(at(10), request(millis(5000)), Way::Away).unwrap();
         line.set_headless(at(20), true);
         assert_eq!(line.flush(at(20)), None);
         assert!(line.tick(at(20)).is_empty());

@@ -33,6 +33,7 @@ pub mod mutants;
 pub mod node;
 pub mod operation;
 pub mod random;
+pub mod range;
 pub mod record;
 pub mod routing;
 pub mod run;

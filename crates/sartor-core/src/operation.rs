@@ -6,6 +6,7 @@
 
 use crate::datalet::Cursor;
 use crate::ids::{Incarnation, Position, ShardId, WorkerId};
+use crate::range::{Range, Ranged};
 use crate::run::{Answers, Run};
 use crate::time::Micros;
 use alloc::borrow::Cow;
@@ -98,6 +99,8 @@ pub enum Op {
     Survey,
     /// A page of keys.
     Scan(Scan),
+    /// Answer with a page of a range, in key order.
+    Range(Box<Range>),
     /// Answer how many other replicas have all that the connection has seen: when `copies` have it, or
     /// soon anyway, so that who wants to wait longer asks again.
     Wait {
@@ -124,7 +127,7 @@ impl Op {
                 batch.steps.iter().for_each(|step| step.each_key(visit));
             }
             Op::Once(once) => once.op.each_key(visit),
-            Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => {}
+            Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Range(_) | Op::Wait { .. } => {}
         }
     }
 }
@@ -288,6 +291,10 @@ pub enum Outcome {
     Version(Version),
     /// Keys, and where to go on.
     Page(Vec<Bytes>, Cursor),
+    /// A page of a range.
+    Ranged(Box<Ranged>),
+    /// No page, as these records in it, with their deadlines, are dead by the clock here: who orders must judge.
+    Dead(Vec<(Bytes, u64)>),
     /// Not done, or not known to be done.
     Failed(Failure),
 }
@@ -325,7 +332,9 @@ impl Outcome {
             Outcome::Value(value) => value.len(),
             Outcome::Run(answers) => answers.packed().len(),
             Outcome::Many(outcomes) => outcomes.iter().map(|outcome| 32 + outcome.size()).sum(),
+            Outcome::Ranged(ranged) => ranged.size(),
             Outcome::Page(keys, _) => keys.iter().map(|key| 32 + key.len()).sum(),
+            Outcome::Dead(keys) => keys.iter().map(|(key, _)| 32 + key.len()).sum(),
             _ => 0,
         }
     }
@@ -358,7 +367,7 @@ impl Op {
             Op::Batch(batch) => !batch.watched.is_empty() || batch.steps.iter().any(Op::is_write),
             // What it answers is remembered, also where it only reads.
             Op::Clear | Op::Survey | Op::Expire(_) | Op::Once(_) => true,
-            Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
+            Op::Len | Op::Scan(_) | Op::Range(_) | Op::Wait { .. } => false,
         }
     }
 
@@ -369,7 +378,13 @@ impl Op {
             Op::Run(run) => run.grows(),
             Op::Batch(batch) => batch.steps.iter().any(Op::grows),
             Op::Once(once) => once.op.grows(),
-            Op::Clear | Op::Survey | Op::Expire(_) | Op::Len | Op::Scan(_) | Op::Wait { .. } => false,
+            Op::Clear
+            | Op::Survey
+            | Op::Expire(_)
+            | Op::Len
+            | Op::Scan(_)
+            | Op::Range(_)
+            | Op::Wait { .. } => false,
         }
     }
 
@@ -386,6 +401,7 @@ impl Op {
             Op::Run(run) => run.size(),
             Op::Once(once) => 64 + once.id.len() + once.op.size(),
             Op::Expire(keys) => keys.iter().map(|key| 16 + key.len()).sum(),
+            Op::Range(range) => range.size(),
             Op::Len | Op::Clear | Op::Survey | Op::Scan(_) | Op::Wait { .. } => 0,
         }
     }

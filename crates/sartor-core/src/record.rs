@@ -43,9 +43,54 @@ pub enum Layout {
     Beside,
 }
 
+/// Which records a store takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bounds {
+    /// The shortest key, in bytes.
+    pub key_bytes_min: usize,
+    /// The longest key, in bytes.
+    pub key_bytes_max: usize,
+    /// The largest value of a user, in bytes.
+    pub value_bytes_max: usize,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Bounds { key_bytes_min: 0, key_bytes_max: usize::MAX, value_bytes_max: usize::MAX }
+    }
+}
+
+impl Bounds {
+    /// What both take.
+    #[must_use]
+    pub fn and(self, other: Bounds) -> Bounds {
+        Bounds {
+            key_bytes_min: self.key_bytes_min.max(other.key_bytes_min),
+            key_bytes_max: self.key_bytes_max.min(other.key_bytes_max),
+            value_bytes_max: self.value_bytes_max.min(other.value_bytes_max),
+        }
+    }
+
+    /// Why this record cannot be kept, if so.
+    pub fn refuse(&self, key: &[u8], value_bytes: usize) -> Option<&'static str> {
+        if key.len() < self.key_bytes_min {
+            Some("key too short for the datalet of this table")
+        } else if key.len() > self.key_bytes_max {
+            Some("key too long for the datalet of this table (see sartor datalet list)")
+        } else if value_bytes > self.value_bytes_max {
+            Some("value too large for the datalet of this table (see sartor datalet list)")
+        } else {
+            None
+        }
+    }
+}
+
 const HAS_DEADLINE: u8 = 1;
 
 impl Meta {
+    /// The most that it takes in front of a value: flags and three numbers.
+    pub const BYTES_MAX: usize = 31;
+
     /// Appends its bytes to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(if self.deadline_ms.is_some() { HAS_DEADLINE } else { 0 });

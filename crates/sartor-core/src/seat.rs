@@ -7,6 +7,7 @@ use crate::forward::{Answer, Answers, ForwardSettings, Forwarded, Forwards, Inbo
 use crate::ids::{Incarnation, WorkerId};
 use crate::node::NodeSettings;
 use crate::operation::{From, Request};
+use crate::record::Bounds;
 use crate::routing::map::{Member, Shard};
 use crate::time::{Micros, Now};
 use alloc::boxed::Box;
@@ -22,14 +23,20 @@ pub struct Seat {
     controlet: Box<dyn AnyControlet>,
     /// Requests of other workers.
     pub inbound: BTreeMap<WorkerId, Inbound>,
+    /// Reads of other workers that come to it because the head's store cannot do them: those that it cannot take yet, and
+    /// those that it does.
+    asides: BTreeMap<(WorkerId, Incarnation, u64), Option<Request>>,
     /// Tasks that its store has not ended.
     owed: usize,
     /// It has ended, and goes when its store owes nothing more.
     ended: bool,
 }
 
+/// Reads that come to a replica because the head's store cannot do them, at once.
+const ASIDES_MAX: usize = 1024;
+
 /// A shard as seen from a node.
-pub fn view_of(shard: &Shard, rules: Rules, me: Member) -> View {
+pub fn view_of(shard: &Shard, rules: Rules, durable: bool, bounds: Bounds, me: Member) -> View {
     let joining = shard.joining;
     let mut members = shard.members.clone();
     // Another life of this node is not this replica.
@@ -37,14 +44,16 @@ pub fn view_of(shard: &Shard, rules: Rules, me: Member) -> View {
         members.retain(|member| member.node != me.node);
     }
     let joining = joining.filter(|joining| joining.member.node != me.node || joining.member == me);
-    View { shard: shard.id, epoch: shard.epoch, me: me.node, members, joining, born: shard.born, rules }
+    let (shard_id, epoch, born) = (shard.id, shard.epoch, shard.born);
+    let start = if members.contains(&me) { shard.start } else { shard.beginning() };
+    View { shard: shard_id, epoch, me: me.node, members, joining, born, start, durable, rules, bounds }
 }
 
 impl Seat {
-    /// A replica with an empty store.
+    /// A replica with a store as the view says.
     pub fn new(now: Now, mode: &Mode, view: View, settings: &NodeSettings) -> Seat {
         let controlet = (mode.build)(now, view.clone(), settings.controlet);
-        Seat { view, controlet, inbound: BTreeMap::new(), owed: 0, ended: false }
+        Seat { view, controlet, inbound: BTreeMap::new(), asides: BTreeMap::new(), owed: 0, ended: false }
     }
 
     /// Whether the replica answers the request itself.
@@ -86,6 +95,13 @@ impl Seat {
             && view.born == self.view.born
             && view.includes_me()
             && (view.is_member() || !self.view.is_member())
+            && !self.is_broken_for(view)
+    }
+
+    /// Whether this replica was to be filled, its store failed, and it is to be filled once more: that takes another store.
+    fn is_broken_for(&self, view: &View) -> bool {
+        let again = !view.is_member() && self.view.joining != view.joining;
+        again && self.controlet.status().lost
     }
 
     /// The members have changed. Where this replica cannot go on, it ends.
@@ -99,6 +115,7 @@ impl Seat {
         if !(self.view.is_head() && view.is_head()) {
             self.inbound.clear();
         }
+        self.asides.clear();
         self.view = view.clone();
         self.step(now, Input::View(view), out);
     }
@@ -124,6 +141,39 @@ impl Seat {
         inbound.accept(incarnation, forwards).into_iter().map(request).collect()
     }
 
+    /// Reads of another worker that the head's store cannot do; one that is here already is not taken again.
+    pub fn accept_aside(&mut self, requests: impl Iterator<Item = Request>) {
+        for request in requests {
+            let From::Worker { worker, incarnation, sequence, .. } = request.from else { continue };
+            // Who asks for more asks again.
+            if self.asides.len() < ASIDES_MAX {
+                self.asides.entry((worker, incarnation, sequence)).or_insert(Some(request));
+            }
+        }
+    }
+
+    /// Those of them that it can take now.
+    pub fn take_asides(&mut self, now: Now) -> Vec<Request> {
+        if self.asides.is_empty() || self.ended {
+            return Vec::new();
+        }
+        let mut taken = Vec::new();
+        let controlet = &self.controlet;
+        self.asides.retain(|_, waiting| {
+            if waiting.as_ref().is_some_and(|request| request.deadline_us <= now.steady_us) {
+                return false;
+            }
+            taken.extend(waiting.take_if(|request| controlet.takes(request)));
+            true
+        });
+        taken
+    }
+
+    /// One of them has its answer.
+    pub fn end_aside(&mut self, worker: WorkerId, incarnation: Incarnation, sequence: u64) {
+        self.asides.remove(&(worker, incarnation, sequence));
+    }
+
     /// A request of another worker has its answer. Who does not order has nothing to keep for who asks again.
     pub fn answer(
         &mut self,
@@ -132,6 +182,7 @@ impl Seat {
         answer: Answer,
         settings: ForwardSettings,
     ) {
+        self.end_aside(worker, incarnation, answer.sequence);
         if !self.is_head() {
             let inbound = self.inbound.entry(worker).or_insert_with(|| Inbound::new(settings));
             inbound.pass(incarnation, answer);

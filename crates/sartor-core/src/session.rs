@@ -4,7 +4,8 @@
 //! this worker, or *away*, to the shard's head, in one stream that keeps their order. A lane changes
 //! its way only while nothing is on it, so that no request overtakes another of the same connection;
 //! until then the next ones are parked behind. Only a near read that turns out to be the head's
-//! turns the lane at once, and takes the near reads behind it along.
+//! turns the lane at once, and takes the near reads behind it along. What goes *aside*, to a replica that can do what the
+//! head's store cannot, goes alone: nothing else of the connection is on its way to that shard then.
 
 use crate::ids::{Position, ShardId};
 use crate::mutants::{Fault, planted};
@@ -20,6 +21,8 @@ pub enum Way {
     Near,
     /// To the shard's head on another worker.
     Away,
+    /// To a replica that can do what the head's store cannot.
+    Aside,
 }
 
 /// All connections of a worker.
@@ -42,6 +45,7 @@ pub struct Lane {
     /// Requests on their way near, and away; both only while the lane turns.
     near: u32,
     away: u32,
+    aside: u32,
     parked: VecDeque<Request>,
 }
 
@@ -77,22 +81,26 @@ impl Sessions {
 }
 
 impl Lane {
-    /// Lets a request through, on the way returned, or parks it. `near` says whether the replica on
-    /// this worker takes it; it is asked with the request's floor filled in.
+    /// Lets a request through, on the way returned, or parks it. `wanted` says which way it would go; near if the replica on
+    /// this worker takes it. It is asked with the request's floor filled in.
     pub fn admit(
         &mut self,
         mut request: Request,
-        near: impl FnOnce(&Request) -> bool,
+        wanted: impl FnOnce(&Request) -> Way,
     ) -> Option<(Way, Request)> {
         // WAIT asks about writes, so it needs their answers first.
         let must_be_free = matches!(request.op, Op::Wait { .. });
         request.floor = self.seen.max(request.floor);
-        let way = if self.away == 0 && near(&request) { Way::Near } else { Way::Away };
+        let way = match wanted(&request) {
+            Way::Near if self.away > 0 => Way::Away,
+            way => way,
+        };
         let waits = match way {
             Way::Near => must_be_free && self.near > 0,
             Way::Away => (self.near > 0 && !planted(Fault::Overtake)) || (must_be_free && self.away > 0),
+            Way::Aside => (self.near > 0 || self.away > 0) && !planted(Fault::AsideOvertakes),
         };
-        if waits || !self.parked.is_empty() {
+        if waits || self.aside > 0 || !self.parked.is_empty() {
             self.parked.push_back(request);
             return None;
         }
@@ -104,6 +112,7 @@ impl Lane {
         match way {
             Way::Near => &mut self.near,
             Way::Away => &mut self.away,
+            Way::Aside => &mut self.aside,
         }
     }
 
@@ -111,7 +120,11 @@ impl Lane {
     pub fn settle(&mut self, way: Way, position: Position) -> bool {
         *self.count(way) -= 1;
         self.seen = self.seen.max(position);
-        self.near == 0 && !self.parked.is_empty()
+        self.may_go_on()
+    }
+
+    fn may_go_on(&self) -> bool {
+        self.near == 0 && self.aside == 0 && !self.parked.is_empty()
     }
 
     /// The newest place that an answer told of.
@@ -124,11 +137,11 @@ impl Lane {
         self.seen = self.seen.max(position);
     }
 
-    /// A near read goes away instead of being answered. True if parked requests may go on.
-    pub fn turn(&mut self) -> bool {
-        self.near -= 1;
-        self.away += 1;
-        self.near == 0 && !self.parked.is_empty()
+    /// A request goes another way instead of being answered. True if parked requests may go on.
+    pub fn turn(&mut self, from: Way, to: Way) -> bool {
+        *self.count(from) -= 1;
+        *self.count(to) += 1;
+        self.may_go_on()
     }
 
     /// Whether a near read's answer from this place comes too late: an earlier one went away, and will
@@ -148,6 +161,7 @@ mod tests {
     use super::*;
     use crate::ids::Epoch;
     use crate::operation::{Action, Consistency, From, Set};
+    use alloc::vec;
     use bytes::Bytes;
 
     const SESSION: SessionId = SessionId { index: 3, generation: 1 };
@@ -170,7 +184,7 @@ mod tests {
     #[test]
     fn a_lane_turns_only_when_it_is_free() {
         let mut lane = Lane::default();
-        let reads_near = |request: &Request| !request.op.is_write();
+        let reads_near = |request: &Request| if request.op.is_write() { Way::Away } else { Way::Near };
         let way = |admitted: Option<(Way, Request)>| admitted.map(|(way, _)| way);
         assert_eq!(way(lane.admit(request(0, Action::Get), reads_near)), Some(Way::Near));
         assert_eq!(way(lane.admit(request(1, Action::Set(Set::default())), reads_near)), None);
@@ -188,13 +202,13 @@ mod tests {
     #[test]
     fn a_read_that_turns_takes_the_others_along() {
         let mut lane = Lane::default();
-        let all_near = |_: &Request| true;
+        let all_near = |_: &Request| Way::Near;
         lane.admit(request(0, Action::Get), all_near);
         lane.admit(request(1, Action::Get), all_near);
-        assert!(!lane.turn(), "nothing is parked");
+        assert!(!lane.turn(Way::Near, Way::Away), "nothing is parked");
         assert!(lane.must_turn(at(9)));
         assert!(lane.admit(request(2, Action::Get), all_near).is_none(), "not before the second read");
-        assert!(lane.turn());
+        assert!(lane.turn(Way::Near, Way::Away));
         let parked = lane.take_parked();
         let ways: Vec<_> =
             parked.into_iter().filter_map(|r| lane.admit(r, all_near)).map(|(way, _)| way).collect();
@@ -203,9 +217,37 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_aside_goes_alone() {
+        let mut lane = Lane::default();
+        let wanted = |request: &Request| match &request.op {
+            Op::Len => Way::Aside,
+            op if op.is_write() => Way::Away,
+            _ => Way::Near,
+        };
+        let aside = |tag| Request { op: Op::Len, ..request(tag, Action::Get) };
+        let write = |tag| request(tag, Action::Set(Set::default()));
+        let ways = |lane: &mut Lane, requests: Vec<Request>| {
+            let admitted = requests.into_iter().filter_map(|request| lane.admit(request, wanted));
+            admitted.map(|(way, _)| way).collect::<Vec<_>>()
+        };
+        assert_eq!(ways(&mut lane, vec![write(0), aside(1), write(2)]), [Way::Away]);
+        assert!(lane.settle(Way::Away, at(1)));
+        let parked = lane.take_parked().into();
+        assert_eq!(ways(&mut lane, parked), [Way::Aside], "the write waits for it");
+        assert_eq!(ways(&mut lane, vec![request(3, Action::Get), aside(4)]), []);
+        assert!(lane.settle(Way::Aside, at(2)));
+        let parked = lane.take_parked().into();
+        assert_eq!(ways(&mut lane, parked), [Way::Away, Way::Away], "the last one waits");
+        assert!(lane.settle(Way::Away, at(3)));
+        assert!(lane.settle(Way::Away, at(4)));
+        let parked = lane.take_parked().into();
+        assert_eq!(ways(&mut lane, parked), [Way::Aside]);
+    }
+
+    #[test]
     fn a_new_user_of_a_place_starts_afresh() {
         let mut sessions = Sessions::default();
-        let near = |_: &Request| true;
+        let near = |_: &Request| Way::Near;
         sessions.lane(SESSION, ShardId(0)).admit(request(0, Action::Get), near);
         sessions.lane(SESSION, ShardId(0)).settle(Way::Near, at(9));
         sessions.close(SESSION);

@@ -1,6 +1,7 @@
 //! The datalets under one keeper, and how a record lies in them ([`Layout`](crate::record::Layout)).
 
 use crate::datalet::{Cursor, Datalet, DataletError, Page};
+use crate::range::Range;
 use crate::record::Meta;
 use alloc::boxed::Box;
 use alloc::format;
@@ -31,6 +32,11 @@ impl Shelf {
 
     pub(crate) fn walk(&mut self, cursor: &mut Cursor, page: &mut Page) -> Result<(), DataletError> {
         self.store.walk(cursor, page)
+    }
+
+    pub(crate) fn scan(&mut self, range: &Range, page: &mut Page) -> Result<(), DataletError> {
+        let (start, end) = (&range.start, range.end.as_deref());
+        if range.reverse { self.store.scan_back(start, end, page) } else { self.store.scan(start, end, page) }
     }
 
     pub(crate) fn has_passed(&self, cursor: &Cursor, key: &[u8]) -> Option<bool> {
@@ -70,7 +76,10 @@ impl Shelf {
         match &mut self.metas {
             Some(metas) => {
                 metas.put(key, &self.scratch)?;
-                self.store.put(key, value)
+                match meta.deadline_ms {
+                    Some(at) => self.store.put_until(key, value, at),
+                    None => self.store.put(key, value),
+                }
             }
             None => {
                 self.scratch.extend_from_slice(value);
@@ -96,6 +105,14 @@ impl Shelf {
             metas.delete(key)?;
         }
         self.store.delete(key)
+    }
+
+    /// Ends a group of writes. Metas that are kept beside go first: a record without one is as old as can be.
+    pub(crate) fn commit(&mut self, mark: &[u8], durably: bool) -> Result<(), DataletError> {
+        if let Some(metas) = &mut self.metas {
+            metas.commit(mark, durably)?;
+        }
+        self.store.commit(mark, durably)
     }
 
     pub(crate) fn clear(&mut self) -> Result<(), DataletError> {

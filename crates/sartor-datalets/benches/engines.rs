@@ -3,11 +3,12 @@
 //!
 //! Keys of 16 B, values of 38 B (32 and an envelope), chosen at random, in batches of 16 that are announced first, as a
 //! worker does it. Pin it to a core, and compare only what ran at the same time: `cargo bench -p sartor-datalets -- hash tree`
-//! runs both engines in turn, batch by batch.
+//! runs both engines in turn, batch by batch. Durable ones commit each batch of writes, which need not be on disk.
 
-use sartor_core::datalet::Datalet;
+use sartor_core::datalet::{Datalet, Page};
 use sartor_core::random::Random;
-use sartor_datalets::{Options, engine};
+use sartor_datalets::{ENGINES, Options, engine};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const BATCH: u64 = 16;
@@ -48,6 +49,9 @@ fn measure(
             for batch in keys.chunks(BATCH as usize) {
                 batch.iter().for_each(|key| subject.store.expect(key));
                 batch.iter().for_each(|key| run(subject.store.as_mut(), key));
+                if !what.starts_with("get") {
+                    assert!(subject.store.commit(b"mark", false).is_ok());
+                }
             }
             subject.spent += begin.elapsed();
         }
@@ -79,19 +83,52 @@ fn delete(store: &mut dyn Datalet, key: &[u8]) {
     assert!(store.delete(key).is_ok());
 }
 
+/// Prints ns per pair of a scan over all, page by page, of those that keep an order.
+fn measure_scans(subjects: &mut [Subject]) {
+    print!("{:12}", "scan");
+    for subject in subjects.iter_mut() {
+        let (begin, mut start, mut pairs) = (Instant::now(), Vec::new(), 0);
+        loop {
+            let mut page = Page::new(1000, 4 << 20);
+            if subject.store.scan(&start, None, &mut page).is_err() || page.pairs().is_empty() {
+                break;
+            }
+            pairs += page.pairs().len();
+            start = page.pairs().last().map(|(key, _)| [key, &[0][..]].concat()).unwrap_or_default();
+        }
+        match pairs {
+            0 => print!("{:>12}", "-"),
+            _ => print!("{:12.1}", begin.elapsed().as_nanos() as f64 / pairs as f64),
+        }
+    }
+    println!();
+}
+
+/// Where durable engines keep what they write; goes with this.
+struct Scratch(PathBuf);
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 fn main() {
     let mut pairs = 100_000;
+    let scratch = Scratch(std::env::temp_dir().join(format!("sartor-engines-{}", std::process::id())));
     let mut subjects = Vec::new();
     for word in std::env::args().skip(1) {
         if let Ok(number) = word.parse() {
             pairs = number;
         } else if let Some(engine) = engine(&word) {
-            match (engine.open)(&Options { seed: 1 }) {
+            let options = Options { seed: 1, ..Options::default() };
+            match (engine.open)(&options.in_dir(scratch.0.join(subjects.len().to_string()))) {
                 Ok(store) => subjects.push(Subject { name: word, store, spent: Duration::ZERO }),
                 Err(error) => return eprintln!("{word}: {error}"),
             }
         } else if !word.starts_with("--") {
-            return eprintln!("there is no engine '{word}'; say hash or tree, and how many pairs");
+            let names: Vec<_> = ENGINES.iter().map(|engine| engine.name).collect();
+            return eprintln!("there is no engine '{word}'; say {}, and how many pairs", names.join(" or "));
         }
     }
     print!("{:12}", "ns");
@@ -102,6 +139,7 @@ fn main() {
     measure(&mut subjects, "get", OPERATIONS, |_| random.below(pairs), get);
     measure(&mut subjects, "get nothing", OPERATIONS, |_| pairs * 2 + random.below(pairs), get);
     measure(&mut subjects, "put again", OPERATIONS, |_| random.below(pairs), put);
+    measure_scans(&mut subjects);
     print!("{:12}", "bytes/pair");
     subjects.iter().for_each(|subject| print!("{:12.1}", subject.store.bytes() as f64 / pairs as f64));
     println!();

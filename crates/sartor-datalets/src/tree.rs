@@ -32,6 +32,11 @@ impl Tree {
     }
 }
 
+/// The end of `start <= key < end` as a bound; none where nothing can be in between.
+fn bound<'a>(start: &[u8], end: Option<&'a [u8]>) -> Option<Bound<&'a [u8]>> {
+    end.is_none_or(|end| start < end).then_some(end.map_or(Bound::Unbounded, Bound::Excluded))
+}
+
 impl Datalet for Tree {
     fn get(&mut self, key: &[u8], found: &mut dyn FnMut(&[u8])) -> Result<(), DataletError> {
         if let Some(value) = self.pairs.get(key) {
@@ -96,8 +101,19 @@ impl Datalet for Tree {
     }
 
     fn scan(&mut self, start: &[u8], end: Option<&[u8]>, page: &mut Page) -> Result<(), DataletError> {
-        if end.is_none_or(|end| start < end) {
-            self.fill(Bound::Included(start), end.map_or(Bound::Unbounded, Bound::Excluded), page);
+        if let Some(to) = bound(start, end) {
+            self.fill(Bound::Included(start), to, page);
+        }
+        Ok(())
+    }
+
+    fn scan_back(&mut self, start: &[u8], end: Option<&[u8]>, page: &mut Page) -> Result<(), DataletError> {
+        let Some(to) = bound(start, end) else { return Ok(()) };
+        for (key, value) in self.pairs.range::<[u8], _>((Bound::Included(start), to)).rev() {
+            if page.is_full() {
+                break;
+            }
+            page.push(key, value);
         }
         Ok(())
     }

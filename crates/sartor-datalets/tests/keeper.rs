@@ -3,25 +3,51 @@
 
 use bytes::Bytes;
 use sartor_core::datalet::{Cursor, Datalet, Page};
-use sartor_core::entry::Entry;
+use sartor_core::entry::{Entry, Write};
 use sartor_core::ids::{Epoch, Position, ShardId};
-use sartor_core::keeper::{Deletes, Done, Keeper, KeeperLimits, Start, Task};
+use sartor_core::keeper::{Deletes, Done, Keeper, KeeperLimits, Mark, Start, Task, mark_of};
 use sartor_core::operation::{
     Action, Batch, Consistency, ExpireIf, Expiry, From, Op, Outcome, Presence, Request, SessionId, Set,
     TimeUnit, Version,
 };
 use sartor_core::random::Random;
+use sartor_core::range::{Range, Ranged};
 use sartor_core::routing::slot::slot_of;
 use sartor_core::run::{self, Packer};
 use sartor_core::survey::{Found, Report};
 use sartor_core::time::Now;
 use sartor_datalets::{ENGINES, Options, engine};
+use std::cell::OnceCell;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The folders of a test's stores, which go with its thread.
+struct Folders(PathBuf);
+
+impl Drop for Folders {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Options with a fresh folder.
+fn options() -> Options {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let test = || {
+        let name = format!("sartor-keeper-{}-{number}", std::process::id());
+        Folders(std::env::temp_dir().join(name))
+    };
+    thread_local!(static FOLDERS: OnceCell<Folders> = const { OnceCell::new() });
+    let dir = FOLDERS.with(|folders| folders.get_or_init(test).0.join(number.to_string()));
+    Options { seed: 3, ..Options::default() }.in_dir(dir)
+}
 
 fn keepers() -> Vec<(String, Keeper)> {
     let limits = KeeperLimits::default();
     let mut all = Vec::new();
-    for engine in ENGINES {
-        let open = || (engine.open)(&Options { seed: 3 }).expect("an engine that opens");
+    for engine in ENGINES.iter().filter(|engine| !engine.remote) {
+        let open = || (engine.open)(&options()).expect("an engine that opens");
         all.push((format!("{} enveloped", engine.name), Keeper::enveloped(open(), limits)));
         all.push((format!("{} beside", engine.name), Keeper::beside(open(), open(), limits)));
     }
@@ -87,6 +113,45 @@ fn records_expire_by_the_clock_of_who_orders() {
         assert_eq!(outcome, Outcome::Nil, "{name}");
         assert!(entry.is_some(), "{name}: that it is gone is replicated");
         assert_eq!(ask(&mut keeper, at(500), key(Action::Get)), Outcome::Nil, "{name}: gone for good");
+    }
+}
+
+#[test]
+fn a_range_judges_the_dead_where_it_is_ordered_and_tells_of_them_elsewhere() {
+    let k = Bytes::from_static(b"k");
+    let range = |judged: Option<Vec<(Bytes, u64)>>| {
+        let (start, end, values) = (Bytes::new(), None, false);
+        let range = Range { start, end, limit: 10, bytes_max: 1000, values, reverse: true, judged };
+        Op::Range(Box::new(range))
+    };
+    let ranged = |keys: &[&Bytes]| {
+        let pairs = keys.iter().map(|key| ((*key).clone(), None)).collect();
+        Outcome::Ranged(Box::new(Ranged { pairs, next: None }))
+    };
+    for (name, mut keeper) in keepers() {
+        ask(&mut keeper, at(1000), key(set("v", Expiry::After(100))));
+        let found = read(&mut keeper, at(1099), range(None));
+        if matches!(found, Some(Outcome::Failed(_))) {
+            assert!(name.starts_with("hash"), "{name}");
+            continue;
+        }
+        assert_eq!(found, Some(ranged(&[&k])), "{name}");
+        assert_eq!(read(&mut keeper, at(1100), range(None)), None, "{name}: not for a reader to judge");
+        let dead = vec![(k.clone(), 1100)];
+        assert_eq!(read(&mut keeper, at(1100), range(Some(vec![]))), Some(Outcome::Dead(dead.clone())));
+        assert_eq!(
+            read(&mut keeper, at(1100), range(Some(dead))),
+            Some(ranged(&[&k])),
+            "{name}: it is alive"
+        );
+        let another = vec![(k.clone(), 1099)];
+        assert!(matches!(read(&mut keeper, at(1100), range(Some(another))), Some(Outcome::Dead(_))));
+        // Who orders has it go, so that no other copy shows it later by a slower clock.
+        let (outcome, entry) = evaluate(&mut keeper, at(1100), range(Some(vec![(k.clone(), 1100)])));
+        assert_eq!(outcome, ranged(&[]), "{name}");
+        let entry = entry.expect("what is dead is removed with its place");
+        assert!(entry.writes.iter().eq([Write::Delete { key: b"k" }]), "{name}");
+        assert_eq!(evaluate(&mut keeper, at(1100), range(None)), (ranged(&[]), None));
     }
 }
 
@@ -319,7 +384,7 @@ fn a_survey_ends_where_everything_is_removed_or_comes_by_a_fill() {
     assert_eq!(keeper.run(at(0), Task::Survey(10, 1 << 20)), Done::Surveyed(false));
     assert!(matches!(keeper.surveyed().unwrap().found, Found::Failed(_)));
     let at_place = Position { epoch: Epoch(2), sequence: 7 };
-    let start = Box::new(Start { at: at_place, deletes: Deletes::since(at_place) });
+    let start = Box::new(Start { at: at_place, deletes: Deletes::since(at_place), since: None });
     keeper.run(at(0), Task::Fill(Epoch(2), Some(start), Vec::new()));
     assert_eq!(keeper.surveyed(), None);
     assert_eq!(keeper.run(at(0), Task::Survey(10, 1 << 20)), Done::Surveyed(false));
@@ -328,7 +393,7 @@ fn a_survey_ends_where_everything_is_removed_or_comes_by_a_fill() {
 #[test]
 fn a_few_words_cannot_ask_for_the_same_large_value_without_bound() {
     let limits = KeeperLimits { batch_bytes_max: 100, ..KeeperLimits::default() };
-    let store = (engine("hash").unwrap().open)(&Options { seed: 3 }).unwrap();
+    let store = (engine("hash").unwrap().open)(&Options { seed: 3, ..Options::default() }).unwrap();
     let mut keeper = Keeper::enveloped(store, limits);
     ask(
         &mut keeper,
@@ -348,4 +413,39 @@ fn a_few_words_cannot_ask_for_the_same_large_value_without_bound() {
     assert_eq!(refused(ask(&mut keeper, at(2), Op::Run(run.clone()))), [false; 5]);
     let bounded = ask(&mut keeper, at(2), Op::Run(run.bounded()));
     assert_eq!(refused(bounded), [false, false, true, true, false]);
+}
+
+#[test]
+fn a_durable_store_goes_on_where_its_last_commit_was() {
+    for engine in ENGINES.iter().filter(|engine| engine.durable) {
+        let options = options();
+        let begin = Position { epoch: Epoch(1), sequence: 0 };
+        let mark = Mark { cluster: 5, born: Epoch(1), position: begin, whole: true, ..Mark::default() };
+        let store = (engine.open)(&options).unwrap();
+        let mut keeper = Keeper::enveloped(store, KeeperLimits::default()).lasting(mark, false).unwrap();
+        let put = |key: &'static str, expiry| {
+            let op = Op::Key(Bytes::from_static(key.as_bytes()), set("v", expiry));
+            (at(1000), Task::Evaluate(request(op), Epoch(1)))
+        };
+        let done = keeper.run_group(vec![put("a", Expiry::After(50)), put("b", Expiry::Never)], true);
+        assert!(done.iter().all(|done| matches!(done, Done::Evaluated(_, _, Some(_)))), "{}", engine.name);
+        let digest = keeper.digest().unwrap();
+        // What is in no group is in no commit.
+        let (now, task) = put("c", Expiry::Never);
+        keeper.run(now, task);
+        drop(keeper);
+        let mut store = (engine.open)(&options).unwrap();
+        let found = mark_of(store.as_mut()).unwrap().unwrap();
+        assert_eq!((found.cluster, found.position.sequence, found.whole), (5, 2, true), "{}", engine.name);
+        let mut keeper = Keeper::enveloped(store, KeeperLimits::default()).lasting(found, true).unwrap();
+        assert_eq!((keeper.position().sequence, keeper.digest().unwrap()), (2, digest), "{}", engine.name);
+        let Done::Expired(Some(entry), _) = keeper.run(at(1050), Task::Expire(Epoch(2), 5)) else { panic!() };
+        assert_eq!(entry.writes.len(), 1, "{}: deadlines are known again", engine.name);
+        // Half a fill is none.
+        let start = Some(Box::new(Start { at: begin, deletes: Deletes::since(begin), since: None }));
+        keeper.run_group(vec![(at(0), Task::Fill(Epoch(3), start, Vec::new()))], true);
+        drop(keeper);
+        let mut store = (engine.open)(&options).unwrap();
+        assert!(!mark_of(store.as_mut()).unwrap().unwrap().whole, "{}", engine.name);
+    }
 }

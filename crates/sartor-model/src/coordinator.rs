@@ -9,7 +9,7 @@ use sartor_core::controlet::ms_sc;
 use sartor_core::coordinator::estranged::Estranged;
 use sartor_core::coordinator::repair::Known;
 use sartor_core::coordinator::{NodeView, ReplicaReport};
-use sartor_core::ids::{Epoch, Incarnation, NodeId};
+use sartor_core::ids::{Epoch, Incarnation, NodeId, Position};
 use sartor_core::routing::map::{ClusterMap, Member, NodeEntry, Shard, Table};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ impl Coordinator {
             epoch: Epoch(1),
             members: (0..members).map(member).collect(),
             born: Epoch(1),
+            start: Position { epoch: Epoch(1), sequence: 0 },
             ..Shard::default()
         };
         let table = Table { mode: ms_sc::MODE.name.into(), copies: members, ..Table::default() };
@@ -91,7 +92,7 @@ impl Coordinator {
             // What it last said it said in an older epoch, or it would have counted then.
             let replicas = if self.silent[node] { Vec::new() } else { reports[node].to_vec() };
             let (incarnation, silent) = (Incarnation(1), self.silent[node]);
-            (NodeId(node as u16), NodeView { incarnation, silent, since_us: 0, replicas })
+            (NodeId(node as u16), NodeView { incarnation, silent, replicas, ..NodeView::default() })
         };
         let nodes: BTreeMap<NodeId, NodeView> = (0..NODES).map(view).collect();
         let mut load: BTreeMap<NodeId, usize> = BTreeMap::new();
@@ -104,6 +105,7 @@ impl Coordinator {
         // Links do not die in this world.
         let estranged = Estranged::new(0);
         let mut known = Known {
+            datalet: "",
             nodes: &nodes,
             estranged: &estranged,
             heard_all: true,

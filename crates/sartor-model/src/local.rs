@@ -139,8 +139,8 @@ impl Local {
             if !std::mem::take(&mut actions.dropped).is_empty() {
                 *keeper = None;
             }
-            for (_, epoch) in std::mem::take(&mut actions.opened) {
-                *keeper = Some(new_keeper().starting_in(epoch));
+            for opened in std::mem::take(&mut actions.opened) {
+                *keeper = Some(new_keeper().starting_in(opened.born));
             }
             let tasks = std::mem::take(&mut actions.tasks);
             if tasks.is_empty() && actions.opened.is_empty() && actions.dropped.is_empty() {
@@ -189,13 +189,13 @@ fn new_keeper() -> Keeper {
 
 fn open(store: Store) -> Keeper {
     let mut keeper = new_keeper();
-    let start = Start { at: store.position, deletes: Deletes::since(store.position) };
+    let start = Start { at: store.position, deletes: Deletes::since(store.position), since: None };
     keeper.run(at(0), Task::Fill(Epoch(0), Some(Box::new(start)), store.records));
     keeper
 }
 
 fn close(mut keeper: Keeper) -> Store {
-    match keeper.run(at(0), Task::Walk(Epoch(0), Cursor::Start, 1 << 20)) {
+    match keeper.run(at(0), Task::Walk(Epoch(0), Cursor::Start, 1 << 20, None)) {
         Done::Walked(_, walked) => Store { position: walked.at, records: walked.records },
         done => unreachable!("a tree does not fail: {done:?}"),
     }

@@ -5,16 +5,17 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 use sartor_core::controlet::{ms_ec, ms_sc};
-use sartor_core::ids::{Epoch, Incarnation, NodeId, ShardId, WorkerId};
+use sartor_core::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
 use sartor_core::keeper::{Keeper, KeeperLimits};
-use sartor_core::node::{Actions, Event, Node, NodeSettings};
+use sartor_core::node::{Actions, Event, Node, NodeSettings, Opened};
 use sartor_core::operation::{Consistency, From, Op, Request, SessionId};
 use sartor_core::routing::map::{ClusterMap, Member, NodeEntry, Shard, Table};
+use sartor_core::routing::route::Routes;
 use sartor_core::routing::slot::SLOTS;
 use sartor_core::stores::Stores;
 use sartor_core::time::{Micros, Now, millis};
 use sartor_datalets::{Options, engine};
-use sartor_server::config::NodeConfig;
+use sartor_server::config::{Fsync, NodeConfig};
 use sartor_server::front::connection::{Connection, Joined};
 use sartor_server::front::plan::{Cursors, Env};
 use sartor_server::front::pool::{POOL, Pool, Pooled};
@@ -160,7 +161,7 @@ struct World {
     hosts: Vec<Host>,
     workers: usize,
     map: Arc<ClusterMap>,
-    slots: Vec<ShardId>,
+    routes: Routes,
     settings: Settings,
     stats: Stats,
     cursors: Cursors,
@@ -176,6 +177,7 @@ fn map(&Path { mode, copies, shards, workers, .. }: &Path) -> ClusterMap {
         epoch: Epoch(1),
         members: (0..copies).map(member).collect(),
         born: Epoch(1),
+        start: Position { epoch: Epoch(1), sequence: 0 },
         slots: vec![(id * share, (id + 1) * share - 1)],
         ..Shard::default()
     };
@@ -197,6 +199,8 @@ fn config(node: u16) -> NodeConfig {
     let (listen, peer_listen, coordinator) = (String::new(), String::new(), Vec::new());
     let (unix, announce, peer_announce, log, locks, unprotected) = (None, None, None, None, None, false);
     NodeConfig {
+        dir: None,
+        fsync: Fsync::Never,
         cluster,
         node,
         workers,
@@ -234,14 +238,13 @@ impl World {
             }
         };
         let map = map(path);
-        let mut slots = map.slot_table(0);
-        slots.truncate(if path.shards == 1 { 1 } else { slots.len() });
+        let routes = Routes::of(&map);
         let ids = (0..path.copies).flat_map(|id| (0..path.workers).map(move |worker| (id, worker)));
         let mut world = World {
             hosts: ids.map(host).collect(),
             workers: usize::from(path.workers),
             map: Arc::new(map),
-            slots,
+            routes,
             settings: Settings::default(),
             stats: Stats::default(),
             cursors: Cursors::default(),
@@ -266,9 +269,10 @@ impl World {
 
     fn run_stores(&mut self, host: usize) {
         let Host { node, actions, stores, .. } = &mut self.hosts[host];
-        for (shard, epoch) in actions.opened.drain(..) {
-            let store = (engine("hash").expect("an engine").open)(&Options { seed: 9 }).expect("a store");
-            stores.insert(shard, Keeper::enveloped(store, KeeperLimits::default()).starting_in(epoch));
+        for Opened { shard, born, .. } in actions.opened.drain(..) {
+            let store = (engine("hash").expect("an engine").open)(&Options { seed: 9, ..Options::default() })
+                .expect("a store");
+            stores.insert(shard, Keeper::enveloped(store, KeeperLimits::default()).starting_in(born));
         }
         while !actions.tasks.is_empty() {
             let mut tasks = std::mem::take(&mut actions.tasks);
@@ -308,8 +312,18 @@ impl World {
 
     fn answer(&mut self, host: usize) {
         let Host { node, actions, connections, pool, requests, .. } = &mut self.hosts[host];
-        let World { map, slots, settings, stats, cursors, config, now, .. } = self;
-        let mut env = Env { now: *now, map: Some(map), slots, pools: true, settings, stats, cursors, config };
+        let World { map, routes, settings, stats, cursors, config, now, .. } = self;
+        let mut env = Env {
+            now: *now,
+            map: Some(map),
+            routes,
+            table: 0,
+            pools: true,
+            settings,
+            stats,
+            cursors,
+            config,
+        };
         for reply in actions.replies.drain(..) {
             if reply.session != POOL {
                 let connection = &mut connections[reply.session.index as usize - 1];
@@ -334,8 +348,18 @@ impl World {
     /// A connection sends this.
     fn send(&mut self, host: usize, connection: usize, buffer: &mut BytesMut) {
         let Host { node, connections, parser, args, runs, pool, requests, .. } = &mut self.hosts[host];
-        let World { map, slots, settings, stats, cursors, config, now, .. } = self;
-        let mut env = Env { now: *now, map: Some(map), slots, pools: true, settings, stats, cursors, config };
+        let World { map, routes, settings, stats, cursors, config, now, .. } = self;
+        let mut env = Env {
+            now: *now,
+            map: Some(map),
+            routes,
+            table: 0,
+            pools: true,
+            settings,
+            stats,
+            cursors,
+            config,
+        };
         let connection = &mut connections[connection];
         loop {
             if let Joined::Bytes(len) =

@@ -4,12 +4,15 @@ use sartor_core::controlet::part::lease::LeaseSettings;
 use sartor_core::coordinator::CoordinatorSettings;
 use sartor_core::coordinator::agent::AgentSettings;
 use sartor_core::time::millis;
+use sartor_datalets::can;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
 
 /// `sartor serve`: one node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -50,9 +53,75 @@ pub struct NodeConfig {
     /// A lock service outside, for the modes that ask one: `etcd://host:port,...` or `redis://host:port,...`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub locks: Option<String>,
+    /// The node's folder, for datalets that keep their records on disk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dir: Option<PathBuf>,
+    /// When what is acknowledged is on disk: `always`, `interval:MS` or `never`.
+    #[serde(default)]
+    pub fsync: Fsync,
     /// Changed settings, by the names that CONFIG GET knows.
     #[serde(default)]
     pub settings: BTreeMap<String, u64>,
+}
+
+/// When what a durable datalet has acknowledged is on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Fsync {
+    /// Before it is acknowledged.
+    Always,
+    /// So many ms later at most.
+    Interval(u64),
+    /// When the system likes to.
+    Never,
+}
+
+impl Default for Fsync {
+    fn default() -> Fsync {
+        Fsync::Interval(100)
+    }
+}
+
+impl Fsync {
+    /// How often what is done is brought to disk, where that is not always or never.
+    pub fn every(self) -> Option<Duration> {
+        match self {
+            Fsync::Interval(ms) => Some(Duration::from_millis(ms)),
+            Fsync::Always | Fsync::Never => None,
+        }
+    }
+}
+
+impl From<Fsync> for String {
+    fn from(fsync: Fsync) -> String {
+        match fsync {
+            Fsync::Always => "always".into(),
+            Fsync::Interval(ms) => format!("interval:{ms}"),
+            Fsync::Never => "never".into(),
+        }
+    }
+}
+
+impl TryFrom<String> for Fsync {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Fsync, String> {
+        text.parse()
+    }
+}
+
+impl FromStr for Fsync {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Fsync, String> {
+        let interval = text.strip_prefix("interval:").and_then(|ms| ms.parse().ok());
+        match (text, interval) {
+            ("always", _) => Ok(Fsync::Always),
+            ("never", _) => Ok(Fsync::Never),
+            (_, Some(ms)) if (1..=60_000).contains(&ms) => Ok(Fsync::Interval(ms)),
+            _ => Err(format!("fsync is always, interval:MS with 1 to 60000 ms, or never, not {text}")),
+        }
+    }
 }
 
 /// `sartor coordinator`.
@@ -158,7 +227,7 @@ impl Timing {
     pub fn of(detect_ms: u64) -> Timing {
         let detect_us = millis(detect_ms);
         Timing {
-            coordinator: CoordinatorSettings { down_after_us: detect_us, tick_us: detect_us / 10 },
+            coordinator: CoordinatorSettings { down_after_us: detect_us, tick_us: detect_us / 10, can },
             agent: AgentSettings { heartbeat_every_us: detect_us / 5 },
             lease: LeaseSettings {
                 lease_us: detect_us * 7 / 10,

@@ -8,18 +8,21 @@ use crate::clock;
 use crate::config::{CoordinatorConfig, Timing};
 use crate::link::{IN, KINDS, Links, OUT};
 use crate::metadata::{Leader, MetadataStore, Notice, Term, open};
+use crate::modes::{modes, names};
 use crate::socket::bind;
 use crate::status::{CoordinatorNews, status};
 use bytes::Bytes;
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token, Waker};
-use sartor_core::controlet::MODES;
+use sartor_core::controlet::mode;
 use sartor_core::coordinator::{Action, Coordinator, CoordinatorSettings, Event, Heartbeat, Spec};
-use sartor_core::ids::WorkerId;
-use sartor_core::routing::map::ClusterMap;
+use sartor_core::ids::{Position, WorkerId};
+
+use sartor_core::routing::map::{ClusterMap, Joining, Shard, Table, kind_of};
 use sartor_core::time::{Micros, Now};
 use sartor_core::wire::codec::Wire;
 use sartor_core::wire::frame::Header;
+use sartor_datalets::shown;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,6 +32,9 @@ const WAKER: Token = Token(KINDS);
 
 /// Runs a coordinator until the process ends.
 pub fn run(config: &CoordinatorConfig) -> Result<(), String> {
+    if mode(modes(), &config.mode).is_none() {
+        return Err(format!("this program knows no mode '{}'; it knows: {}", config.mode, names()));
+    }
     let listener = TcpListener::from_std(bind(&config.listen, config.unprotected)?);
     let page = Arc::new(Mutex::new(String::from("{}")));
     serve_http(&config.http, page.clone())?;
@@ -147,7 +153,7 @@ impl Process {
             Notice::Leads(term, map) => {
                 let (spec, addr) = (spec(&self.config), self.config.addr().to_owned());
                 // It has heard nobody yet, so the silence of all counts from now.
-                let core = Coordinator::new(now, spec, self.settings, addr, std::process::id(), map, MODES);
+                let core = Coordinator::new(now, spec, self.settings, addr, std::process::id(), map, modes());
                 self.lead = Some(Lead { term, core, warned: false });
                 self.leader = None;
                 if self.config.metadata != "file" {
@@ -232,33 +238,71 @@ impl Process {
     }
 }
 
-/// What happens to the shards, a line for each that changes.
-fn changes(old: Option<&ClusterMap>, new: &ClusterMap) -> Vec<String> {
-    let mut lines = Vec::new();
-    for (table, before) in new.tables.iter().zip(old.iter().flat_map(|old| &old.tables)) {
-        if table.mode != before.mode {
-            let (epoch, name) = (new.epoch.0, &table.name);
-            lines.push(format!("epoch {epoch}: table {name} goes from {} to {}", before.mode, table.mode));
+/// What happens to tables, a line for each that changes.
+fn tables(old: Option<&ClusterMap>, new: &ClusterMap) -> Vec<String> {
+    let Some(old) = old else { return Vec::new() };
+    let epoch = new.epoch.0;
+    let news = |table: &Table| {
+        let name = &table.name;
+        match old.table(table.id) {
+            None => Some(format!("epoch {epoch}: table {name} begins")),
+            Some(before) if before.mode != table.mode => {
+                Some(format!("epoch {epoch}: table {name} goes from {} to {}", before.mode, table.mode))
+            }
+            Some(_) => None,
         }
-    }
-    for shard in &new.shards {
+    };
+    let ended = old.tables.iter().filter(|table| new.table(table.id).is_none());
+    let ended = ended.map(|table| format!("epoch {epoch}: table {} is deleted", table.name));
+    new.tables.iter().filter_map(news).chain(ended).collect()
+}
+
+/// What happens to tables and shards, a line for each that changes.
+fn changes(old: Option<&ClusterMap>, new: &ClusterMap) -> Vec<String> {
+    let mut lines = tables(old, new);
+    for shard in new.shards.iter().filter(|shard| !shard.is_vacant()) {
         let Some(before) = old.and_then(|old| old.shard(shard.id)) else { continue };
-        if before.members == shard.members && before.joining == shard.joining {
+        let same =
+            (&before.members, before.joining, before.born) == (&shard.members, shard.joining, shard.born);
+        if same {
             continue;
         }
         if before.born != shard.born {
-            lines.push(format!("shard {} lost all its copies; it begins anew, empty", shard.id.0));
+            lines.push(format!(
+                "shard {} lost all its copies; it begins anew, {}",
+                shard.id.0,
+                with_what(new, shard)
+            ));
         }
         let members: Vec<String> = shard.members.iter().map(|member| member.node.0.to_string()).collect();
         let joining = match shard.joining {
             Some(joining) if shard.members.contains(&joining.member) => ", the last one new".into(),
-            Some(joining) => format!(", node {} is being filled", joining.member.node.0),
+            Some(Joining { member, held: Position::ZERO, .. }) => {
+                format!(", node {} is being filled", member.node.0)
+            }
+            Some(Joining { member, held, .. }) => {
+                format!(
+                    ", node {} is back with what there was at {held}, and gets what it lacks",
+                    member.node.0
+                )
+            }
             None => String::new(),
         };
         let (epoch, shard, members) = (new.epoch.0, shard.id.0, members.join(" "));
         lines.push(format!("epoch {epoch}: shard {shard} on nodes {members}{joining}"));
     }
     lines
+}
+
+/// What there is in a shard of which all copies died.
+fn with_what(map: &ClusterMap, shard: &Shard) -> String {
+    let table = map.table_of(shard).filter(|table| table.is_adopted());
+    match (table, shard.members.first()) {
+        (Some(table), Some(first)) => {
+            format!("with what is in {}", shown(kind_of(&table.datalet, first.node)))
+        }
+        _ => "empty".into(),
+    }
 }
 
 /// Writes lines to stderr on a thread of its own.

@@ -6,6 +6,7 @@ use crate::settings::Settings;
 use crate::socket::{Bound, bind, bind_unix};
 use crate::stats::SharedStats;
 use crate::status::{CoordinatorNews, CoordinatorStatus, Status, status};
+use crate::stores::disks::Disks;
 use crate::survey::Surveys;
 use crate::worker::{Mailbox, Worker};
 use mio::net::TcpListener;
@@ -29,6 +30,8 @@ pub struct Shared {
     pub surveys: Surveys,
     /// Services outside.
     pub outside: Arc<Outside>,
+    /// Stores on disk.
+    pub disks: Arc<Disks>,
     news: Arc<Mutex<News>>,
 }
 
@@ -88,8 +91,12 @@ pub fn run(config: NodeConfig) -> Result<(), String> {
         mailboxes.push(mailbox);
         parts.push(part);
     }
+    end_on_panic();
+    let incarnation = Disks::next_life(config.dir.as_deref(), crate::clock::now().unix_ms);
+    let disks = Disks::open(config.dir.as_deref(), config.cluster, incarnation, config.fsync, 0)?;
     let shared = Shared {
-        incarnation: Incarnation(crate::clock::now().unix_ms.max(1)),
+        incarnation,
+        disks: Arc::new(disks),
         settings,
         stats: SharedStats::default(),
         surveys: Surveys::default(),
@@ -130,6 +137,15 @@ fn doors(config: &NodeConfig) -> Result<Vec<Bound>, String> {
         doors.push(Bound::Unix(bind_unix(path)?, path.clone()));
     }
     Ok(doors)
+}
+
+/// A thread that panics takes the process with it: without it some of the node would hang for ever, and others take its place.
+fn end_on_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// As many open files as the system allows: one a connection.

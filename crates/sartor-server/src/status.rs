@@ -1,9 +1,11 @@
 //! What `sartor status` shows: the cluster map and what is known of the nodes, as JSON.
 
-use sartor_core::controlet::{MODES, mode};
+use crate::modes::modes;
+use sartor_core::controlet::mode;
 use sartor_core::coordinator::{Care, Lag, NodeReport, NodeState, Repair};
 use sartor_core::ids::Incarnation;
-use sartor_core::routing::map::{ClusterMap, Shard};
+use sartor_core::routing::map::{ClusterMap, Partition, Shard, Table, kind_of};
+use sartor_datalets::shown;
 use serde::{Deserialize, Serialize};
 
 /// The cluster.
@@ -22,6 +24,9 @@ pub struct Status {
     pub coordinators: Vec<CoordinatorStatus>,
     /// The nodes, in order of index.
     pub nodes: Vec<NodeStatus>,
+    /// The tables, in order of number.
+    #[serde(default)]
+    pub tables: Vec<TableStatus>,
     /// The shards.
     pub shards: Vec<ShardStatus>,
     /// Copies that are being made.
@@ -30,6 +35,18 @@ pub struct Status {
     /// Nodes that do not reach each other, so that no shard gets both.
     #[serde(default)]
     pub estranged: Vec<(u16, u16)>,
+    /// Shards that stay down, as all that is left of them cannot be read.
+    #[serde(default)]
+    pub stuck: Vec<StuckStatus>,
+}
+
+/// A shard that stays down.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct StuckStatus {
+    /// The shard.
+    pub shard: u16,
+    /// A node that has on its disk what cannot be read.
+    pub node: u16,
 }
 
 /// A copy that is being made.
@@ -69,6 +86,25 @@ pub struct NodeStatus {
     pub state: String,
 }
 
+/// A table.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct TableStatus {
+    /// Its number.
+    pub id: u16,
+    /// Its name.
+    pub name: String,
+    /// Its mode.
+    pub mode: String,
+    /// Its datalet kinds.
+    pub datalet: String,
+    /// How many copies each shard should have.
+    pub copies: u8,
+    /// hash or range.
+    pub partition: String,
+    /// How many shards it has.
+    pub shards: usize,
+}
+
 /// A shard.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ShardStatus {
@@ -84,8 +120,11 @@ pub struct ShardStatus {
     /// The epoch in which it lost all its copies and began anew, empty; 1 if that never was.
     #[serde(default)]
     pub empty_since: u64,
-    /// Its slots, both ends included.
+    /// Its slots, both ends included, in a table that is spread by hash.
     pub slots: Vec<(u16, u16)>,
+    /// Its least key, in a table in ranges; what is not ASCII as in `\\xff`.
+    #[serde(default)]
+    pub lower: Option<String>,
     /// Its replicas.
     pub replicas: Vec<ReplicaStatus>,
 }
@@ -145,7 +184,8 @@ pub fn status(
     care: &Care,
     coordinator: &CoordinatorNews,
 ) -> Status {
-    let shards: Vec<Health> = map.shards.iter().map(|shard| Health::of(map, shard, reports)).collect();
+    let present = || map.shards.iter().filter(|shard| !shard.is_vacant());
+    let shards: Vec<Health> = present().map(|shard| Health::of(map, shard, reports)).collect();
     let health = if shards.iter().any(|shard| !shard.serves) {
         "down"
     } else if shards.iter().any(|shard| shard.alive < shard.wanted) {
@@ -164,9 +204,11 @@ pub fn status(
         },
         coordinators: coordinator.all(&[], std::iter::empty()),
         nodes: nodes(map, reports),
-        shards: map.shards.iter().map(|shard| shard_status(map, shard, &care.lags)).collect(),
-        repairs: map.shards.iter().filter_map(|shard| repair_status(shard, &care.repairs)).collect(),
+        tables: map.tables.iter().map(|table| table_status(map, table)).collect(),
+        shards: in_order(map).map(|shard| shard_status(map, shard, &care.lags)).collect(),
+        repairs: present().filter_map(|shard| repair_status(shard, &care.repairs)).collect(),
         estranged: care.estranged.iter().map(|(one, other)| (one.0, other.0)).collect(),
+        stuck: care.stuck.iter().map(|(shard, node)| StuckStatus { shard: shard.0, node: node.0 }).collect(),
     }
 }
 
@@ -198,7 +240,7 @@ impl Health {
             })
             .collect();
         let table = map.table_of(shard);
-        let mode = table.and_then(|table| mode(MODES, &table.mode));
+        let mode = table.and_then(|table| mode(modes(), &table.mode));
         Health {
             serves: mode.is_none_or(|mode| (mode.serves)(&alive)),
             alive: alive.iter().filter(|alive| **alive).count(),
@@ -227,13 +269,32 @@ fn nodes(map: &ClusterMap, reports: &[NodeReport]) -> Vec<NodeStatus> {
     map.nodes.iter().map(status).collect()
 }
 
+/// Shards that there are, table by table, those of ranges in the order of keys.
+fn in_order(map: &ClusterMap) -> impl Iterator<Item = &Shard> {
+    let mut shards: Vec<&Shard> = map.shards.iter().filter(|shard| !shard.is_vacant()).collect();
+    shards.sort_by_key(|shard| (shard.table, &shard.lower, shard.id));
+    shards.into_iter()
+}
+
+fn table_status(map: &ClusterMap, table: &Table) -> TableStatus {
+    let shown: Vec<String> = table.datalet.split(',').map(shown).collect();
+    TableStatus {
+        id: table.id,
+        name: table.name.clone(),
+        mode: table.mode.clone(),
+        datalet: shown.join(","),
+        copies: table.copies,
+        partition: table.partition.name().into(),
+        shards: map.shards_of(table.id).count(),
+    }
+}
+
 fn shard_status(map: &ClusterMap, shard: &Shard, lags: &[Lag]) -> ShardStatus {
     let table = map.table_of(shard);
-    let name =
-        |get: fn(&sartor_core::routing::map::Table) -> &String| table.map(get).cloned().unwrap_or_default();
+    let name = |get: fn(&Table) -> &String| table.map(get).cloned().unwrap_or_default();
     let mode_name = name(|table| &table.mode);
     let role =
-        mode(MODES, &mode_name).map_or((|_, _| "member") as fn(usize, usize) -> &'static str, |m| m.role);
+        mode(modes(), &mode_name).map_or((|_, _| "member") as fn(usize, usize) -> &'static str, |m| m.role);
     let lag_ms = |node| {
         let lags = lags.iter().filter(|lag| lag.shard == shard.id && lag.node == node);
         lags.map(|lag| lag.us / 1000).max().unwrap_or(0)
@@ -241,9 +302,12 @@ fn shard_status(map: &ClusterMap, shard: &Shard, lags: &[Lag]) -> ShardStatus {
     let replicas = shard.members.iter().enumerate().map(|(place, member)| ReplicaStatus {
         node: member.node.0,
         role: role(place, shard.members.len()).into(),
-        datalet: match shard.outdated.contains(member) {
-            true => name(|table| &table.datalet_before),
-            false => name(|table| &table.datalet),
+        datalet: {
+            let kinds = match shard.outdated.contains(member) {
+                true => name(|table| &table.datalet_before),
+                false => name(|table| &table.datalet),
+            };
+            shown(kind_of(&kinds, member.node))
         },
         lag_ms: lag_ms(member.node),
     });
@@ -252,8 +316,11 @@ fn shard_status(map: &ClusterMap, shard: &Shard, lags: &[Lag]) -> ShardStatus {
         table: name(|table| &table.name),
         mode: mode_name,
         epoch: shard.epoch.0,
-        empty_since: shard.born.0,
+        empty_since: if table.is_some_and(|table| shard.born > table.created) { shard.born.0 } else { 1 },
         slots: shard.slots.clone(),
+        lower: table
+            .filter(|table| table.partition == Partition::Range)
+            .map(|_| shard.lower.escape_ascii().to_string()),
         replicas: replicas.collect(),
     }
 }
@@ -277,18 +344,42 @@ impl Status {
             "down" => " The coordinator is away: nothing is repaired until it is back.",
             _ => "",
         };
-        format!("{state}{missing}{}{}{coordinator}", self.repairs_sentence(), self.losses_sentence())
+        let (repairs, losses, stuck) =
+            (self.repairs_sentence(), self.losses_sentence(), self.stuck_sentence());
+        format!("{state}{missing}{repairs}{losses}{stuck}{coordinator}")
+    }
+
+    /// Which shards stay down until a person does something, and what.
+    fn stuck_sentence(&self) -> String {
+        let mut said = String::new();
+        for group in self.stuck.chunk_by(|one, other| one.shard == other.shard) {
+            let shard = group[0].shard;
+            let nodes: Vec<String> = group.iter().map(|stuck| stuck.node.to_string()).collect();
+            said += &format!(
+                " Shard {shard} stays down: no copy of it can be read (nodes {} said why when they started). Put a copy that can be read in the place of stores/{shard}-... in one of these nodes' folders, and start that node again; or, to begin the shard anew, empty, remove stores/{shard}-... from all of them, and start them again.",
+                nodes.join(", ")
+            );
+        }
+        said
     }
 
     /// Which shards are empty because all their copies died.
     fn losses_sentence(&self) -> String {
-        let lost = self.shards.iter().filter(|shard| shard.empty_since > 1);
-        let lost: Vec<String> =
-            lost.map(|shard| format!("shard {} (epoch {})", shard.id, shard.empty_since)).collect();
-        if lost.is_empty() {
-            return String::new();
-        }
-        format!(" All copies died and were begun anew, empty: {}.", lost.join(", "))
+        let adopted =
+            |shard: &&ShardStatus| shard.replicas.iter().any(|replica| replica.datalet.contains("://"));
+        let (adopted, empty): (Vec<&ShardStatus>, Vec<&ShardStatus>) =
+            self.shards.iter().filter(|shard| shard.empty_since > 1).partition(adopted);
+        let told = |lost: &[&ShardStatus], with: &str| {
+            let lost: Vec<String> = lost
+                .iter()
+                .map(|shard| format!("shard {} (epoch {})", shard.id, shard.empty_since))
+                .collect();
+            match lost.is_empty() {
+                true => String::new(),
+                false => format!(" All copies died and were begun anew, {with}: {}.", lost.join(", ")),
+            }
+        };
+        told(&empty, "empty") + &told(&adopted, "with what was in the first one's store")
     }
 
     /// What is being repaired, how far it is, and when it is safe again.

@@ -1,7 +1,7 @@
 //! What the copies on this node found when they were surveyed, as JSON for `sartor verify`.
 
+use crate::stores::Stores;
 use sartor_core::ids::{Position, ShardId};
-use sartor_core::stores::Stores;
 use sartor_core::survey::{Found, Report, hash_kind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -68,9 +68,7 @@ pub struct Surveys(Arc<Mutex<BTreeMap<u8, BTreeMap<ShardId, Copy>>>>);
 impl Surveys {
     /// Takes note of the copies of a worker.
     pub fn publish(&self, worker: u8, stores: &Stores) {
-        let copies = stores.iter().map(|(shard, keeper)| (shard, (keeper.position(), keeper.surveyed())));
-        let copies = copies.collect();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, copies);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(worker, stores.surveyed());
     }
 
     /// What the copy here found at that place.

@@ -15,7 +15,7 @@ use crate::client::{Asked, PROBES, TIMEOUT_US};
 use crate::plan::FaultKind;
 use crate::world::{Record, World};
 use bytes::{Bytes, BytesMut};
-use sartor_core::controlet::rules::Answers;
+use sartor_core::controlet::rules::{Answers, Carries};
 use sartor_core::controlet::{Promise, mode};
 use sartor_core::entry::Write;
 use sartor_core::ids::{Epoch, Position, ShardId};
@@ -23,6 +23,7 @@ use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
 use sartor_core::operation::{
     Action, Batch, Consistency, Context, FailureKind, Old, Op, Outcome, Version, evaluate,
 };
+use sartor_core::range::{Range, Ranged};
 use sartor_core::routing::map::{ClusterMap, Member};
 use sartor_core::survey::Found;
 use sartor_core::time::{Micros, Now, millis};
@@ -186,16 +187,20 @@ fn is_unique(op: &Op) -> bool {
 }
 
 fn at_most_once(world: &World, lines: &Lines) -> Result<(), String> {
-    let mut done: Vec<&Op> = Vec::new();
-    for line in lines.last.values() {
-        done.extend(line.iter().filter_map(|record| record.op.as_ref()).filter(|op| is_unique(op)));
+    let mut keys: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (shard, line) in &lines.last {
+        for record in line {
+            if let Some(op) = record.op.as_ref().filter(|op| is_unique(op)) {
+                // What names stand for is kept in memory.
+                let named = matches!(op, Op::Once(_));
+                let life = if named { world.life_of(*shard, record.entry.position) } else { 0 };
+                keys.entry(format!("{op:?}")).or_default().push(life);
+            }
+        }
     }
-    let mut keys: BTreeMap<String, u32> = BTreeMap::new();
-    for op in done {
-        *keys.entry(format!("{op:?}")).or_default() += 1;
-    }
-    if let Some((op, count)) = keys.iter().find(|(_, count)| **count > 1) {
-        return Err(format!("took effect {count} times: {op}"));
+    let twice = |lives: &Vec<usize>| lives.windows(2).any(|pair| pair[0] == pair[1]);
+    if let Some((op, lives)) = keys.iter().find(|(_, lives)| twice(lives)) {
+        return Err(format!("took effect {} times: {op}", lives.len()));
     }
     for asked in world.clients.iter().flat_map(|client| &client.asked) {
         let refused = matches!(&asked.answer, Some((Outcome::Failed(f), _)) if f.kind == FailureKind::Retry);
@@ -214,12 +219,16 @@ fn durable(world: &World, lines: &Lines) -> Result<(), String> {
     let rules = mode(world.config.modes, world.config.mode).map(|mode| mode.rules);
     let at_log = rules.is_some_and(|rules| rules.answers == Answers::AtLog);
     let at_two = rules.is_some_and(|rules| rules.answers == Answers::AtTwo);
+    let carries_entries = rules.is_some_and(|rules| rules.carries == Carries::Entries);
     if world.config.switches || !(at_two || at_log) {
         return Ok(());
     }
     for asked in world.clients.iter().flat_map(|client| &client.asked).filter(|asked| asked.op.is_write()) {
         let Some((outcome, place)) = &asked.answer else { continue };
         let tells = !matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind));
+        // Where only what changed is passed on, what changed nothing has no place of its own: it names one that it saw.
+        let tells = tells
+            && (!carries_entries || is_unique(&asked.op) && lines.is_of(asked.shard, *place, &asked.op));
         // Where all copies were lost, it began anew.
         let anew = lines.roots.get(&asked.shard).is_none_or(|root| place.epoch < *root);
         if tells && !anew && !lines.keeps(asked.shard, *place) {
@@ -370,6 +379,7 @@ fn expected(asked: &Asked, state: &mut Model, unix_ms: Option<u64>) -> Option<Ou
     match op {
         Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } | Op::Survey | Op::Once(_) => None,
         Op::Expire(_) => None,
+        Op::Range(range) => Some(Outcome::Ranged(Box::new(ranged(state, range)))),
         Op::Batch(_) if *outcome == Outcome::Aborted => None,
         Op::Key(key, action) => Some(answer(state, key, action, unix_ms, *position)),
         Op::Run(run) => {
@@ -392,6 +402,18 @@ fn expected(asked: &Asked, state: &mut Model, unix_ms: Option<u64>) -> Option<Ou
             Some(Outcome::Many(steps.collect()))
         }
     }
+}
+
+/// What a range answers that fits into one page.
+fn ranged(model: &Model, range: &Range) -> Ranged {
+    let from = model.range(range.start.clone()..);
+    let held = from.take_while(|(key, _)| range.end.as_ref().is_none_or(|end| *key < end));
+    let pair = |(key, held): (&Bytes, &Held)| (key.clone(), range.values.then(|| held.value.clone()));
+    let mut pairs: Vec<_> = held.map(pair).collect();
+    if range.reverse {
+        pairs.reverse();
+    }
+    Ranged { pairs, next: None }
 }
 
 /// What an action answers, and does, on a state of the model.
@@ -539,6 +561,14 @@ impl<'a> Lines<'a> {
             last.insert(shard.id, line);
         }
         Lines { all, last, roots }
+    }
+
+    /// Whether what is at a place came of this operation.
+    fn is_of(&self, shard: ShardId, place: Position, op: &Op) -> bool {
+        let line = self.all.get(&(shard, place.epoch));
+        let index = (place.sequence as usize).checked_sub(1);
+        let record = line.zip(index).and_then(|(line, index)| line.get(index));
+        record.is_some_and(|record| record.op.as_ref() == Some(op))
     }
 
     /// What came after a place, as each epoch that went on from it left it.

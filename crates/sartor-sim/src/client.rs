@@ -8,6 +8,7 @@ use sartor_core::operation::{
     TimeUnit, Version,
 };
 use sartor_core::random::{Random, mix};
+use sartor_core::range::Range;
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::routing::slot::slot_of;
 use sartor_core::run::{self, Run};
@@ -31,6 +32,8 @@ pub struct Client {
     depth: usize,
     /// Whether its reads ask for more or less than the mode promises.
     pub levels: bool,
+    /// Whether it reads ranges.
+    pub ranges: bool,
     answered: usize,
     watched: Option<(Bytes, Version)>,
 }
@@ -60,6 +63,7 @@ impl Client {
             asked: Vec::new(),
             depth: random.between(1, 8) as usize,
             levels: false,
+            ranges: false,
             answered: 0,
             watched: None,
         }
@@ -74,6 +78,7 @@ impl Client {
             keys: 1,
             depth: 1,
             levels: false,
+            ranges: false,
             answered: 0,
             watched: None,
         }
@@ -107,7 +112,7 @@ impl Client {
     /// Sends an operation.
     pub fn send(&mut self, shard: ShardId, op: Op, (now, deadline_us): (Micros, Micros)) -> Request {
         let tag = self.asked.len() as u32;
-        let reads = matches!(op, Op::Key(..) | Op::Run(_)) && !op.is_write();
+        let reads = matches!(op, Op::Key(..) | Op::Run(_) | Op::Range(_)) && !op.is_write();
         // A connection's level goes with its writes too, and means nothing there.
         let sends = self.levels && (reads || op.is_write());
         let sent = if sends { level(mix(now ^ u64::from(tag))) } else { Consistency::Mode };
@@ -148,6 +153,7 @@ impl Client {
         };
         let only_if = [None, None, Some(Presence::Present), Some(Presence::Absent)][random.below(4) as usize];
         let action = match random.below(100) {
+            14..22 if self.ranges => return (shard, range(random, self.keys)),
             0..22 => Action::Get,
             22..30 => return (shard, Op::Run(self.run(random, map, key, unique))),
             30..52 => Action::Set(Set { value, expiry, only_if, get: random.percent(20) }),
@@ -218,6 +224,15 @@ impl Client {
         }
         (shard, Op::Batch(Batch { watched: watched.into_iter().collect(), steps }))
     }
+}
+
+/// A range of keys, in either order; all that is there fits into one page.
+fn range(random: &mut Random, keys: u64) -> Op {
+    let mut bound = || Bytes::from(format!("key{}", random.below(keys)));
+    let (start, end) = (bound(), bound());
+    let (start, end) = if start < end { (start, Some(end)) } else { (end, None) };
+    let (values, reverse) = (random.percent(50), random.percent(50));
+    Op::Range(Box::new(Range { start, end, limit: 1000, bytes_max: 1 << 24, values, reverse, judged: None }))
 }
 
 /// Most reads ask for something else than usual.

@@ -59,6 +59,14 @@ impl Datalet for Flaky {
         self.store()?.walk(cursor, page)
     }
 
+    fn scan(&mut self, start: &[u8], end: Option<&[u8]>, page: &mut Page) -> Result<(), DataletError> {
+        self.store()?.scan(start, end, page)
+    }
+
+    fn scan_back(&mut self, start: &[u8], end: Option<&[u8]>, page: &mut Page) -> Result<(), DataletError> {
+        self.store()?.scan_back(start, end, page)
+    }
+
     fn has_passed(&self, cursor: &Cursor, key: &[u8]) -> Option<bool> {
         self.inner.has_passed(cursor, key)
     }
@@ -69,6 +77,14 @@ impl Datalet for Flaky {
 
     fn len(&mut self) -> Result<u64, DataletError> {
         self.store()?.len()
+    }
+
+    fn commit(&mut self, mark: &[u8], durably: bool) -> Result<(), DataletError> {
+        self.store()?.commit(mark, durably)
+    }
+
+    fn mark(&mut self) -> Result<Option<Vec<u8>>, DataletError> {
+        self.store()?.mark()
     }
 
     fn bytes(&self) -> u64 {

@@ -9,6 +9,7 @@
 
 pub mod check;
 pub mod client;
+pub mod disk;
 pub mod flaky;
 pub mod history;
 pub mod linear;
@@ -34,20 +35,22 @@ pub struct Config {
     pub run_ms: u64,
     /// Whether users switch the table to other modes meanwhile.
     pub switches: bool,
+    /// Whether the stores of some seeds are on disk, and outlive their nodes.
+    pub disks: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { modes: MODES, mode: "ms+sc", trace: false, run_ms: 20_000, switches: false }
+        Config { modes: MODES, mode: "ms+sc", trace: false, run_ms: 20_000, switches: false, disks: false }
     }
 }
 
 impl Config {
-    /// Of a mode, or of `switch`: any, and users change it.
-    pub fn of(name: &str) -> Option<Config> {
+    /// Of one of these modes, or of `switch`: any, and users change it.
+    pub fn of(modes: &'static [Mode], name: &str) -> Option<Config> {
         let switches = name == "switch";
-        let mode = if switches { MODES.first() } else { mode(MODES, name) };
-        mode.map(|mode| Config { mode: mode.name, switches, ..Config::default() })
+        let mode = if switches { modes.first() } else { mode(modes, name) };
+        mode.map(|mode| Config { modes, mode: mode.name, switches, disks: true, ..Config::default() })
     }
 }
 

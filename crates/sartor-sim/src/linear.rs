@@ -161,10 +161,11 @@ fn real_time(
                     seen.insert(key, (version, before));
                 }
             }
-            let tells_of_all = before.op.is_write() || matches!(before.op, Op::Len);
+            let looks_at_all = matches!(before.op, Op::Len | Op::Range(_));
+            let tells_of_all = before.op.is_write() || looks_at_all;
             let own =
                 line.get((place as usize).wrapping_sub(1)).is_some_and(|r| r.op.as_ref() == Some(&before.op));
-            if tells_of_all && (own || before.op == Op::Len) && newest.is_none_or(|(at, _)| at < place) {
+            if tells_of_all && (own || looks_at_all) && newest.is_none_or(|(at, _)| at < place) {
                 newest = Some((place, before));
             }
         }
@@ -178,7 +179,9 @@ fn real_time(
                 ));
             }
         }
-        if let (Op::Len, Some((newer, before))) = (&request.op, newest.filter(|(newer, _)| *newer > place)) {
+        if let (Op::Len | Op::Range(_), Some((newer, before))) =
+            (&request.op, newest.filter(|(newer, _)| *newer > place))
+        {
             return Err(format!("shard {}: {request:?} at {place}, after {before:?} at {newer}", shard.0));
         }
     }

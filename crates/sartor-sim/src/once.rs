@@ -1,6 +1,7 @@
 //! Operations that clients name and ask for again, at other nodes too; and what must hold of them.
 //!
 //! - A name has at most one entry in the history that is true in the end, and none if all who asked were refused.
+//!   What names stand for is kept in memory: after all copies died and began again from disk, a name may have another one.
 //! - All who asked and were told something that is kept were told the same, which is what that entry answered.
 
 use crate::check::{Lines, has_no_place};
@@ -85,7 +86,19 @@ pub fn check(world: &World, lines: &Lines<'_>) -> Result<(), String> {
     }
     for (id, asked) in names {
         let places = entries.get(id).map_or(&[][..], Vec::as_slice);
-        judge(&asked, places, lines).map_err(|error| format!("{error}: {asked:?}"))?;
+        // Of each life of the shard by itself.
+        for life in 0..=world.lives_max() {
+            let of_life = |shard: ShardId, position: Position| world.life_of(shard, position) == life;
+            let places: Vec<Position> =
+                places.iter().copied().filter(|place| of_life(asked[0].shard, *place)).collect();
+            let told = |asked: &Asked| match &asked.answer {
+                Some((Outcome::Failed(failure), _)) if has_no_place(failure.kind) => true,
+                Some((_, at)) => of_life(asked.shard, *at),
+                None => true,
+            };
+            let asked: Vec<&Asked> = asked.iter().copied().filter(|asked| told(asked)).collect();
+            judge(&asked, &places, lines).map_err(|error| format!("{error}: {asked:?}"))?;
+        }
     }
     Ok(())
 }
@@ -100,7 +113,7 @@ fn judge(asked: &[&Asked], places: &[Position], lines: &Lines<'_>) -> Result<(),
         }
         _ => false,
     };
-    if !places.is_empty() && asked.iter().all(refused) {
+    if !places.is_empty() && !asked.is_empty() && asked.iter().all(refused) {
         return Err("was refused and took effect".into());
     }
     let mut told: Option<&Outcome> = None;

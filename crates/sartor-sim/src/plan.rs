@@ -1,7 +1,7 @@
 //! What a seed means: the cluster's shape, and which faults meet it when.
 
 use sartor_core::coordinator::COORDINATOR;
-use sartor_core::random::Random;
+use sartor_core::random::{Random, mix};
 use sartor_core::time::{Micros, millis};
 
 /// The shape of a run.
@@ -27,6 +27,10 @@ pub struct Plan {
     pub levels: bool,
     /// The engine.
     pub datalet: &'static str,
+    /// Whether clients read ranges.
+    pub ranges: bool,
+    /// Its records outlive the node.
+    pub durable: bool,
     /// What goes wrong, in order of time. Blows are added as they strike.
     pub faults: Vec<Fault>,
     /// What goes wrong in the middle of a repair.
@@ -150,6 +154,8 @@ impl Plan {
             slow_stores: random.percent(50),
             tight: random.percent(50),
             levels: false,
+            ranges: false,
+            durable: false,
             datalet: if random.percent(50) { "hash" } else { "tree" },
             faults: Vec::new(),
             blows: Vec::new(),
@@ -195,6 +201,20 @@ impl Plan {
             let kind = FaultKind::random(random, nodes);
             self.push(run_ms, at, until, kind);
         }
+    }
+
+    /// Stores are on disk, and now and then the power fails for all at once.
+    pub fn on_disk(&mut self, seed: u64, run_ms: u64) {
+        let mut random = Random::new(mix(seed));
+        self.durable = true;
+        for _ in 0..random.between(1, 3) {
+            let at = random.between(millis(1000), millis(run_ms * 9 / 10));
+            self.push(run_ms, at, at, FaultKind::Blackout);
+            if random.percent(30) {
+                self.push(run_ms, at, at, FaultKind::CoordinatorCrash);
+            }
+        }
+        self.faults.sort_by_key(|fault| fault.at);
     }
 
     fn push(&mut self, run_ms: u64, at: Micros, until: Micros, kind: FaultKind) {

@@ -3,7 +3,7 @@
 //! A seed means another run whenever the protocol sends one message more; so each stands beside a test that shows the
 //! same thing message by message (named here), or was found again with the fault put back.
 
-use sartor_core::controlet::{Mode, ms_ec, ms_sc};
+use sartor_core::controlet::{MODES, Mode, ms_ec, ms_sc};
 use sartor_sim::{Config, run};
 
 const FOUND: &[(&str, u64, &str)] = &[
@@ -72,7 +72,7 @@ fn what_was_found_stays_mended() {
     let found = FOUND.iter().map(|found| (found, Config::default()));
     for ((mode, seed, what), config) in found.chain(FOUND_LATE.iter().map(|found| (found, late))) {
         let (run_ms, seconds) = (config.run_ms, config.run_ms / 1000);
-        let config = Config { run_ms, ..Config::of(mode).unwrap() };
+        let config = Config { run_ms, disks: false, ..Config::of(MODES, mode).unwrap() };
         let few = config.switches && !AMONG_ALL.contains(seed);
         let config = if few { Config { modes: FIRST_TWO, ..config } } else { config };
         if let Err(error) = run(*seed, &config) {

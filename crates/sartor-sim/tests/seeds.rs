@@ -16,7 +16,7 @@ fn one_seed_is_one_run() {
 #[test]
 fn seeds_pass_and_are_what_they_promise() {
     for mode in sartor_core::controlet::MODES.iter().map(|mode| mode.name).chain(["switch"]) {
-        let config = Config::of(mode).unwrap();
+        let config = Config::of(sartor_core::controlet::MODES, mode).unwrap();
         for seed in 0..SEEDS {
             let summary = run(seed, &config)
                 .unwrap_or_else(|error| panic!("sartor sim --mode {mode} --seed {seed}: {error}"));

@@ -2,11 +2,14 @@
 
 use crate::Failed;
 use crate::sim::unknown_mode;
-use sartor_core::controlet::{MODES, mode};
-use sartor_datalets::{ENGINES, engine};
-use sartor_server::config::{CoordinatorConfig, NodeConfig};
+use sartor_core::controlet::mode;
+use sartor_core::datalet::DataletError;
+use sartor_core::routing::map::is_adopted;
+use sartor_datalets::{Options, Wanted, find};
+use sartor_server::config::{CoordinatorConfig, Fsync, NodeConfig};
 use sartor_server::locks;
 use sartor_server::log::Logs;
+use sartor_server::modes::modes;
 use sartor_server::outside::missing;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -83,27 +86,23 @@ pub fn node(config: &CoordinatorConfig, port: u16, node: u16) -> NodeConfig {
         detect_ms: config.detect_ms,
         log: config.log.clone(),
         locks: config.locks.clone(),
+        dir: None,
+        fsync: Fsync::default(),
         settings: BTreeMap::new(),
     }
 }
 
 /// Says what is wrong with a cluster that was asked for.
 pub fn check(config: &CoordinatorConfig, port: u16) -> Result<(), Failed> {
-    let mode = mode(MODES, &config.mode).ok_or_else(|| unknown_mode(&config.mode))?;
+    let mode = mode(modes(), &config.mode).ok_or_else(|| unknown_mode(&config.mode))?;
     let wrong = |error: String| Failed::input(error);
     config.log.as_deref().map_or(Ok(()), Logs::check).map_err(wrong)?;
     config.locks.as_deref().map_or(Ok(()), locks::check).map_err(wrong)?;
     if let Some(text) = missing(mode, config.log.is_some(), config.locks.is_some()) {
         return Err(Failed::input(text));
     }
-    if engine(&config.datalet).is_none() {
-        let names: Vec<&str> = ENGINES.iter().map(|engine| engine.name).collect();
-        return Err(Failed::input(format!(
-            "unknown datalet '{}'; there is: {}",
-            config.datalet,
-            names.join(", ")
-        )));
-    }
+    let (datalet, nodes, copies, shards) = (&config.datalet, config.nodes, config.copies, config.shards);
+    Wanted { datalet, nodes, copies, shards, ranges: false }.check_here().map_err(wrong)?;
     let within = |name: &str, value: u32, min: u32, max: u32| {
         if (min..=max).contains(&value) {
             return Ok(());
@@ -123,6 +122,28 @@ pub fn check(config: &CoordinatorConfig, port: u16) -> Result<(), Failed> {
         )));
     }
     within("port", u32::from(port), 1, 65_535 - u32::from(PEER) - u32::from(config.nodes))
+}
+
+/// Of stores that run already: they answer, can be used, and all but the first are empty, as they are filled from it.
+pub fn check_stores(config: &CoordinatorConfig) -> Result<(), Failed> {
+    if !is_adopted(&config.datalet) {
+        return Ok(());
+    }
+    for (place, kind) in config.datalet.split(',').enumerate() {
+        let (engine, address) = find(kind).map_err(Failed::input)?;
+        if !engine.remote {
+            continue;
+        }
+        let said = |error: DataletError| Failed::input(format!("{kind}: {error}"));
+        let mut store = (engine.open)(&Options { address, ..Options::default() }).map_err(said)?;
+        let pairs = if engine.walks { store.len().map_err(said)? } else { 0 };
+        if place > 0 && pairs > 0 {
+            return Err(Failed::input(format!(
+                "{kind} has {pairs} keys, which would be lost: it is to be filled from the first one, so empty it, or name another"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// A random number that TOML can hold.

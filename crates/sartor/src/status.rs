@@ -59,9 +59,10 @@ pub fn print(status: &Status) {
     for node in &status.nodes {
         say(format_args!("{:<6}{:<24}{:<10}{}", node.id, node.addr, node.pid, node.state));
     }
-    say(format_args!("\n{:<7}{:<10}{:<13}{:<14}REPLICAS", "SHARD", "TABLE", "MODE", "SLOTS"));
+    say(format_args!("\n{:<7}{:<10}{:<13}{:<14}REPLICAS", "SHARD", "TABLE", "MODE", "HAS"));
     for shard in &status.shards {
         let slots: Vec<String> = shard.slots.iter().map(|(first, last)| format!("{first}-{last}")).collect();
+        let has = shard.lower.as_ref().map_or_else(|| slots.join(","), |lower| format!("from '{lower}'"));
         let replica = |r: &sartor_server::status::ReplicaStatus| match r.lag_ms {
             0..100 => format!("{}:{} ({})", r.node, r.role, r.datalet),
             lag_ms => format!("{}:{} ({}, {lag_ms} ms behind)", r.node, r.role, r.datalet),
@@ -72,7 +73,7 @@ pub fn print(status: &Status) {
             shard.id,
             shard.table,
             shard.mode,
-            slots.join(","),
+            has,
             replicas.join("  ")
         ));
     }

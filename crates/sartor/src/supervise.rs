@@ -1,13 +1,19 @@
 //! Child processes that are started again when they die, and that never outlive their parent.
 
 use crate::Failed;
-use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, getppid, kill_process, set_child_subreaper,
+    set_parent_process_death_signal, wait,
+};
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The verb of [`run_leashed`].
+pub const LEASH: &str = "leash";
 /// Tells a child who its parent is.
 const PARENT: &str = "SARTOR_PARENT";
 /// Between a death and the next start, where deaths follow each other.
@@ -27,6 +33,24 @@ pub fn die_with_parent() -> Result<(), Failed> {
         return Err(Failed::other("my parent is gone"));
     }
     Ok(())
+}
+
+/// A command that becomes this program and, like the children of `sartor up`, dies with this process.
+pub fn leashed(program: &Path) -> std::io::Result<Command> {
+    // Also where the file was replaced meanwhile.
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(LEASH).arg(program).env(PARENT, i32::from(getpid().as_raw_nonzero()).to_string());
+    // Ctrl-C is for whoever ends it.
+    command.process_group(0);
+    Ok(command)
+}
+
+/// What such a command does.
+pub fn run_leashed(words: &[OsString]) -> Result<(), Failed> {
+    die_with_parent()?;
+    let (program, words) = words.split_first().ok_or_else(|| Failed::input("a program is missing"))?;
+    let error = Command::new(program).args(words).env_remove(PARENT).exec();
+    Err(Failed::other(format!("cannot start {}: {error}", program.display())))
 }
 
 /// A child process.
@@ -141,6 +165,24 @@ impl Supervised {
     pub fn signal(&self, signal: Signal) {
         if let Some(pid) = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32)) {
             let _ = kill_process(pid, signal);
+        }
+    }
+}
+
+/// From now on, what children leave running or unburied when they die is this process's child.
+pub fn adopt_orphans() {
+    // Where it cannot, init does.
+    let _ = set_child_subreaper(Some(getpid()));
+}
+
+/// Waits for what ended children have left; it dies with them, but nobody waited for it.
+pub fn bury_orphans() {
+    let deadline = Instant::now() + TERM_PATIENCE;
+    while Instant::now() < deadline {
+        match wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) => {}
+            Ok(None) => std::thread::sleep(Duration::from_millis(5)),
+            Err(_) => return,
         }
     }
 }

@@ -1,16 +1,17 @@
 //! `sartor switch`: another mode, datalet or number of copies for a table, while it serves.
 
-use crate::{Failed, resp, say, sim, status};
+use crate::{Failed, say, sim, status, waiting};
 use clap::Args;
 use core::fmt;
-use sartor_core::controlet::{MODES, Mode, Promise, mode};
-use std::time::{Duration, Instant};
+use sartor_core::controlet::{Mode, Promise, mode};
+use sartor_server::modes::modes;
+use std::time::Instant;
 
 /// Arguments of `sartor switch`.
 #[derive(Args)]
 pub struct SwitchArgs {
     /// The mode to switch to
-    #[arg(long)]
+    #[arg(long, help = sim::mode_help("The mode to switch to"))]
     mode: Option<String>,
     /// How many copies each shard should have
     #[arg(long)]
@@ -33,13 +34,10 @@ pub struct SwitchArgs {
     timeout: Option<u64>,
 }
 
-/// How long one request to the node waits; after it, what is missing is told.
-const STEP_MS: u64 = 1000;
-
 /// Runs the verb.
 pub fn run(args: &SwitchArgs) -> Result<(), Failed> {
     let new = match &args.mode {
-        Some(name) => Some(mode(MODES, name).ok_or_else(|| sim::unknown_mode(name))?),
+        Some(name) => Some(mode(modes(), name).ok_or_else(|| sim::unknown_mode(name))?),
         None => None,
     };
     if new.is_none() && args.copies.is_none() && args.datalet.is_none() {
@@ -50,7 +48,7 @@ pub fn run(args: &SwitchArgs) -> Result<(), Failed> {
         return Ok(());
     }
     let started = Instant::now();
-    wait(args, started)?;
+    wait(args)?;
     let after = Shown::of(args)?;
     say(format_args!(
         "table {}: {after} after {} ms; it was {before}",
@@ -61,32 +59,17 @@ pub fn run(args: &SwitchArgs) -> Result<(), Failed> {
 }
 
 /// Asks again and again until it is done, and tells what is missing.
-fn wait(args: &SwitchArgs, started: Instant) -> Result<(), Failed> {
-    let (step, copies) = (STEP_MS.to_string(), args.copies.map(|copies| copies.to_string()));
+fn wait(args: &SwitchArgs) -> Result<(), Failed> {
+    let copies = args.copies.map(|copies| copies.to_string());
     let mut words = vec!["SARTOR.SWITCH"];
     words.extend(args.mode.as_deref());
     for (name, value) in [("COPIES", copies.as_deref()), ("DATALET", args.datalet.as_deref())] {
         words.extend(value.map(|value| [name, value]).into_iter().flatten());
     }
-    words.extend(["TABLE", &args.table, "TIMEOUT", &step]);
+    words.extend(["TABLE", &args.table]);
     let fills = args.copies.is_some() || args.datalet.is_some();
     let timeout_s = args.timeout.unwrap_or(if fills { 3600 } else { 30 });
-    loop {
-        match resp::ask_within(&args.endpoint, &words, Duration::from_millis(STEP_MS + 5000)) {
-            Ok(_) => return Ok(()),
-            Err(text) if !text.starts_with("TRYAGAIN") => {
-                return Err(Failed::other(text.trim_start_matches("ERR ")));
-            }
-            Err(text) if started.elapsed().as_secs() >= timeout_s => {
-                return Err(Failed::other(format!("not waited for any longer after {timeout_s} s: {text}")));
-            }
-            Err(text) => {
-                let text =
-                    text.trim_start_matches("TRYAGAIN ").trim_start_matches("the switch is not done yet: ");
-                say(format_args!("waiting: {}", text.trim_end_matches("; send it again")));
-            }
-        }
-    }
+    waiting::until_done(&args.endpoint, &words, timeout_s)
 }
 
 /// What a table is.
@@ -123,7 +106,7 @@ impl fmt::Display for Shown {
 /// Says what will happen; what the table is now.
 fn plan(args: &SwitchArgs, new: Option<&'static Mode>) -> Result<Shown, Failed> {
     let now = Shown::of(args)?;
-    let old = mode(MODES, &now.mode).map_or(Promise::Convergent, |mode| mode.promise);
+    let old = mode(modes(), &now.mode).map_or(Promise::Convergent, |mode| mode.promise);
     let after = new.map_or(old, |mode| mode.promise);
     let weakest = if old == after { old } else { Promise::Convergent };
     say(format_args!("table {}: {} shards in {now}", args.table, now.shards));

@@ -1,11 +1,15 @@
 //! `sartor up`: a real cluster of processes on this machine.
 
-use crate::local::{self, Folder, HTTP, PEER, RPC, addr, check, random_number};
+use crate::local::{self, Folder, HTTP, PEER, RPC, addr, check, check_stores, random_number};
+use crate::sim::mode_help;
 use crate::status;
 use crate::supervise::{self, Supervised};
 use crate::{Failed, say};
 use clap::Args;
-use sartor_server::config::{CoordinatorConfig, NodeConfig, load, save};
+use sartor_core::ids::NodeId;
+use sartor_core::routing::map::{is_adopted, kind_of};
+use sartor_datalets::network::OWN_REDIS;
+use sartor_server::config::{CoordinatorConfig, Fsync, NodeConfig, load, save};
 use sartor_server::metadata::endpoints;
 use sartor_server::settings::Settings;
 use sartor_server::socket::bind_unix;
@@ -38,12 +42,15 @@ pub struct UpArgs {
     /// Event loops a node [default: 1]
     #[arg(long)]
     workers: Option<u8>,
-    /// How to replicate [default: ms+sc]
-    #[arg(long)]
+    /// How to replicate
+    #[arg(long, help = mode_help("How to replicate") + " [default: ms+sc]")]
     mode: Option<String>,
     /// What to replicate [default: hash]
     #[arg(long)]
     datalet: Option<String>,
+    /// When datalets on disk have what they acknowledge there: always, interval:MS or never [default: interval:100]
+    #[arg(long, value_name = "WHEN")]
+    fsync: Option<Fsync>,
     /// A node that is silent for so long is replaced, in ms [default: 500]
     #[arg(long)]
     detect_ms: Option<u64>,
@@ -90,7 +97,10 @@ pub fn run(args: &UpArgs) -> Result<(), Failed> {
     cluster.check_ports()?;
     let mut children = cluster.start(&folder.path)?;
     let done = cluster.attend(&mut children, &stop, !args.no_restart);
+    // Not before: until then nobody here would wait for what nodes that die leave behind.
+    supervise::adopt_orphans();
     supervise::end(&mut children);
+    supervise::bury_orphans();
     cluster.sockets().for_each(|path| drop(std::fs::remove_file(path)));
     say(format_args!("ended"));
     done
@@ -102,6 +112,9 @@ struct Cluster {
     coordinators: u16,
     port: u16,
     unix: Option<PathBuf>,
+    /// Where all of it is.
+    dir: PathBuf,
+    fsync: Fsync,
     settings: BTreeMap<String, u64>,
 }
 
@@ -145,36 +158,19 @@ impl Cluster {
         };
         check(&config, args.port)?;
         check_metadata(&config.metadata, args.coordinators)?;
+        if old.is_none() {
+            check_stores(&config)?;
+        }
         if let Some(old) = old {
-            let place = |config: &CoordinatorConfig| CoordinatorConfig {
-                listen: String::new(),
-                http: String::new(),
-                dir: PathBuf::new(),
-                detect_ms: 0,
-                log: None,
-                locks: None,
-                ..config.clone()
-            };
-            if place(&old) != place(&config) {
-                return Err(Failed::input(format!(
-                    "{} holds a cluster of another shape (begun with {} nodes, {} standbys, {} workers, {} shards, {} copies, {}, {}, metadata {}); leave these options out, or choose another --dir. Copies, mode and datalet change while it runs: sartor switch",
-                    dir.display(),
-                    old.nodes,
-                    old.standbys,
-                    old.workers,
-                    old.shards,
-                    old.copies,
-                    old.mode,
-                    old.datalet,
-                    old.metadata
-                )));
-            }
+            same_shape(&old, &config, dir)?;
         }
         save(&file, &config).map_err(Failed::input)?;
         let memory = args.memory.map(|bytes| ("maxmemory".to_owned(), bytes));
         let settings = args.settings.iter().cloned().chain(memory).collect();
         let unix = args.unix.as_deref().map(folder_of_sockets).transpose()?;
-        Ok(Cluster { config, coordinators: args.coordinators, port: args.port, unix, settings })
+        let (coordinators, port, fsync) = (args.coordinators, args.port, args.fsync.unwrap_or_default());
+        let dir = std::path::absolute(dir).map_err(|error| Failed::input(error.to_string()))?;
+        Ok(Cluster { config, coordinators, port, unix, dir, fsync, settings })
     }
 
     /// The configuration of each coordinator.
@@ -230,6 +226,8 @@ impl Cluster {
                 coordinator: self.coordinators().map(|config| config.listen).collect(),
                 settings: self.settings.clone(),
                 unix: self.socket(node),
+                dir: Some(dir.join(format!("node-{node}"))),
+                fsync: self.fsync,
                 ..local::node(&self.config, self.port, node)
             };
             let file = dir.join(format!("node-{node}.toml"));
@@ -250,7 +248,7 @@ impl Cluster {
                 announced = true;
                 self.announce(&status);
             }
-            if !announced && started.elapsed() > Duration::from_secs(30) {
+            if !announced && started.elapsed() > Duration::from_secs(30) && !self.is_filling() {
                 return Err(Failed::other(
                     "the cluster did not start within 30 s; its processes said why above",
                 ));
@@ -260,11 +258,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// Whether what is in the first one of stores that ran already is served, and the others are being filled: that may take long.
+    fn is_filling(&self) -> bool {
+        let serves = |status: Status| status.health != "down";
+        is_adopted(&self.config.datalet) && status::fetch(&self.node_addr(0)).is_ok_and(serves)
+    }
+
+    /// How it is, once it serves, or waits for a person to do something.
     fn is_serving(&self) -> Option<Status> {
         let mut first = None;
         for node in 0..self.config.nodes {
             let status = status::fetch(&self.node_addr(node)).ok()?;
-            if status.health != "healthy" || status.nodes.iter().any(|node| node.state == "down") {
+            let serves = status.health == "healthy" || !status.stuck.is_empty();
+            if !serves || status.nodes.iter().any(|node| node.state == "down") {
                 return None;
             }
             first.get_or_insert(status);
@@ -282,9 +288,50 @@ impl Cluster {
         if let Some(dir) = &self.unix {
             say(format_args!("             redis-cli -s {}/node-0.sock get hello", dir.display()));
         }
+        if let Some(place) = (0..self.config.nodes).find(|node| is_own_redis(&self.config, *node)) {
+            // From its folder, as the path of a socket may not be long.
+            let dir = self.dir.join(format!("node-{place}/running"));
+            say(format_args!(
+                "             cd {}/0-*-redis && redis-cli -s redis.sock --scan",
+                dir.display()
+            ));
+        }
         say(format_args!("             sartor status --endpoint {}", self.node_addr(0)));
         say(format_args!("\nCtrl-C ends it."));
     }
+}
+
+/// Whether the copies at a node are in redis-servers that Sartor starts.
+fn is_own_redis(config: &CoordinatorConfig, node: u16) -> bool {
+    kind_of(&config.datalet, NodeId(node)) == OWN_REDIS.name
+}
+
+/// A folder holds one cluster: what was said of its shape must be what it has.
+fn same_shape(old: &CoordinatorConfig, config: &CoordinatorConfig, dir: &Path) -> Result<(), Failed> {
+    let place = |config: &CoordinatorConfig| CoordinatorConfig {
+        listen: String::new(),
+        http: String::new(),
+        dir: PathBuf::new(),
+        detect_ms: 0,
+        log: None,
+        locks: None,
+        ..config.clone()
+    };
+    if place(old) != place(config) {
+        return Err(Failed::input(format!(
+            "{} holds a cluster of another shape (begun with {} nodes, {} standbys, {} workers, {} shards, {} copies, {}, {}, metadata {}); leave these options out, or choose another --dir. Copies, mode and datalet change while it runs: sartor switch",
+            dir.display(),
+            old.nodes,
+            old.standbys,
+            old.workers,
+            old.shards,
+            old.copies,
+            old.mode,
+            old.datalet,
+            old.metadata
+        )));
+    }
+    Ok(())
 }
 
 /// The whole path of a folder, which is made if it is not there: nodes run elsewhere.

@@ -4,7 +4,7 @@
 //!   View, Request, Peer, Left, Stored, Wake ──▶ step ──▶ Task, Send, Reply, Forward
 //! ```
 //!
-//! To write one: a file here, an entry in [`MODES`]. Nothing outside that table asks which
+//! To write one: a file here, an entry in [`MODES`]; or, in a program of one's own, a [`Mode`] that is added to them. Nothing outside that table asks which
 //! mode it has. Those that are here are rules over one controlet, [`replicated`]; another one may be something else
 //! altogether.
 
@@ -22,6 +22,7 @@ pub mod rules;
 use crate::ids::{Epoch, NodeId, Position, ShardId};
 use crate::keeper::{Done, Task};
 use crate::operation::{From, Outcome, Request};
+use crate::record::Bounds;
 use crate::routing::map::{Joining, Member};
 use crate::time::{Micros, Now, millis};
 use crate::wire::codec::Wire;
@@ -29,6 +30,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use core::hash::{Hash, Hasher};
+use core::ptr::fn_addr_eq;
 use part::lease::LeaseSettings;
 use part::log::{LogCall, LogEvent};
 use rules::Rules;
@@ -129,8 +131,14 @@ pub struct View {
     pub joining: Option<Joining>,
     /// When the shard last began, empty: what was before is gone.
     pub born: Epoch,
+    /// Where a replica stands that begins in this view.
+    pub start: Position,
+    /// Whether what its store had may still be on disk when it fails.
+    pub durable: bool,
     /// The rules of its mode.
     pub rules: Rules,
+    /// Which records all stores of the table take.
+    pub bounds: Bounds,
 }
 
 impl View {
@@ -168,6 +176,8 @@ pub struct Status {
     pub sealed: bool,
     /// Whether its data is gone: its store failed, or came back empty.
     pub gone: bool,
+    /// What its store had may still be on disk, for a later life to see.
+    pub durable: bool,
     /// Whether it has seen all members serve in this view.
     pub proven: bool,
     /// Members that it has given up: they must be filled anew.
@@ -276,6 +286,7 @@ impl Default for Settings {
 }
 
 /// A way to replicate.
+#[derive(Clone, Copy)]
 pub struct Mode {
     /// What users call it.
     pub name: &'static str,
@@ -297,6 +308,13 @@ pub struct Mode {
     pub locks: bool,
     /// Makes a replica's controlet.
     pub build: fn(Now, View, Settings) -> Box<dyn AnyControlet>,
+}
+
+impl Mode {
+    /// Whether a table can go from one to the other while it serves: one controlet goes on with other rules.
+    pub fn is_like(&self, other: &Mode) -> bool {
+        fn_addr_eq(self.build, other.build)
+    }
 }
 
 /// A mode is known by its name.

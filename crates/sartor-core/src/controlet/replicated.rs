@@ -43,7 +43,8 @@ struct Waiter {
     until: Micros,
 }
 
-/// A replica with an empty store.
+/// A replica with an empty store. Modes are told apart by where this is, so it is in one place.
+#[inline(never)]
 pub fn build(now: Now, view: View, settings: Settings) -> Box<dyn AnyControlet> {
     let orders = Orders::new(now, view, settings);
     erase(Replicated { orders, waiters: Vec::new(), lax: Vec::new() })

@@ -1,10 +1,11 @@
 //! A node's side of the coordinator: heartbeats out, maps and news of other nodes in.
 
-use super::switch::Wish;
+use super::wish::Wish;
 use super::{COORDINATOR, Care, Heartbeat, NodeReport, NodeState, ReplicaReport, Welcome};
 use crate::controlet::Status;
 use crate::ids::{Epoch, NodeId, ShardId, WorkerId};
-use crate::routing::map::{ClusterMap, Member};
+use crate::keeper::Mark;
+use crate::routing::map::{ClusterMap, Member, Shard};
 use crate::time::{Micros, Now, millis};
 use crate::wire::codec::Wire;
 use crate::wire::frame::{Header, Kind};
@@ -104,8 +105,14 @@ impl Agent {
     /// There is a newer map: the coordinator should hear soon how the replicas stand in it.
     pub fn on_map(&mut self, map: &ClusterMap) {
         self.next_us = 0;
-        let table = |wish: &Wish| map.tables.get(usize::from(wish.table)).map(|table| table.switched);
-        self.me.wish.take_if(|wish| table(wish).is_none_or(|switched| switched > wish.since));
+        self.me.wish.take_if(|wish| wish.is_over(map));
+        // What is used again, or has been, is not left over any more.
+        let me = Member { node: self.me.node, incarnation: self.me.incarnation };
+        let is_mine = |shard: &Shard| {
+            shard.members.contains(&me) || shard.joining.is_some_and(|joining| joining.member == me)
+        };
+        let is_used = |mark: &Mark| map.shard(mark.shard).is_some_and(is_mine);
+        self.me.held.retain(|mark| !is_used(mark) && !map.has_done_with(mark, me.node));
     }
 
     /// A user waits for news: they are asked for now.
@@ -113,7 +120,7 @@ impl Agent {
         self.next_us = 0;
     }
 
-    /// A user wants a table to have another mode; it is forgotten unless it is said again in time.
+    /// A user wants something changed; it is forgotten unless it is said again in time.
     pub fn wish(&mut self, now: Now, wish: Wish) {
         self.hurry();
         self.me.wish = Some(wish);

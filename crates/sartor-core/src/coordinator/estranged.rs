@@ -13,7 +13,7 @@ use super::{Heartbeat, NodeView};
 use crate::controlet::Status;
 use crate::ids::NodeId;
 use crate::mutants::{Fault, planted};
-use crate::routing::map::ClusterMap;
+use crate::routing::map::{ClusterMap, Shard};
 use crate::time::{Micros, Now};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -73,6 +73,9 @@ impl Estranged {
                         self.part(now, one.node, other.node, true);
                     }
                 }
+                if place == 0 {
+                    self.find_failed(now, nodes, shard);
+                }
                 let fill = report.status.fill.filter(|_| report.status.fill_failed).map(|fill| fill.since);
                 // Who was too slow for one is not the first to try next.
                 for slow in &report.status.cut {
@@ -86,6 +89,16 @@ impl Estranged {
         let grace_us = self.down_after_us / GRACE_PART;
         for pair in self.pairs.values_mut() {
             pair.ripe |= now.steady_us >= pair.since + grace_us;
+        }
+    }
+
+    /// Who could not keep what it was sent, as where its disk is full, is not the first to try next either.
+    fn find_failed(&mut self, now: Now, nodes: &BTreeMap<NodeId, NodeView>, shard: &Shard) {
+        let Some(joining) = shard.joining.map(|joining| joining.member) else { return };
+        let failed = report_of(nodes, shard, joining);
+        let failed = failed.is_some_and(|report| report.status.lost || report.status.differs);
+        if failed && !shard.members.contains(&joining) {
+            self.part(now, shard.members[0].node, joining.node, false);
         }
     }
 
@@ -153,7 +166,7 @@ mod tests {
     use crate::controlet::FillStatus;
     use crate::coordinator::ReplicaReport;
     use crate::ids::{Epoch, Incarnation, ShardId};
-    use crate::routing::map::{Joining, Member, Shard};
+    use crate::routing::map::{Joining, Member};
     use crate::time::millis;
     use alloc::vec;
 
@@ -163,7 +176,7 @@ mod tests {
 
     /// Nodes 0 and 1 hold a shard, and whom each misses; node 2 is being filled by node 1.
     fn found(deaf: [&[u16]; 2], fill_failed: bool) -> Estranged {
-        let joining = Some(Joining { member: member(2), since: Epoch(5) });
+        let joining = Some(Joining { member: member(2), since: Epoch(5), ..Joining::default() });
         let shard =
             Shard { epoch: Epoch(5), members: vec![member(0), member(1)], joining, ..Shard::default() };
         let map = ClusterMap { shards: vec![shard], ..ClusterMap::default() };
@@ -192,6 +205,24 @@ mod tests {
         let filled = found([&[], &[]], true);
         assert_eq!(filled.pairs(), [(NodeId(1), NodeId(2))], "it takes nothing of a fill");
         assert!(!filled.are_deaf(NodeId(1), NodeId(2)));
+    }
+
+    #[test]
+    fn who_could_not_keep_a_fill_is_not_tried_again_at_once() {
+        let joining = Some(Joining { member: member(2), since: Epoch(5), ..Joining::default() });
+        let shard = Shard { epoch: Epoch(5), members: vec![member(0)], joining, ..Shard::default() };
+        let map = ClusterMap { shards: vec![shard], ..ClusterMap::default() };
+        let view = |node: u16, lost: bool| {
+            let status = Status { lost, ..Status::default() };
+            let replicas = vec![ReplicaReport { shard: ShardId(0), epoch: Epoch(5), status }];
+            (NodeId(node), NodeView { incarnation: Incarnation(1), replicas, ..NodeView::default() })
+        };
+        for lost in [false, true] {
+            let nodes = [view(0, false), view(2, lost)].into_iter().collect();
+            let mut estranged = Estranged::new(millis(500));
+            estranged.find(Now::default(), &nodes, &map);
+            assert_eq!(estranged.are(NodeId(0), NodeId(2)), lost);
+        }
     }
 
     #[test]

@@ -12,13 +12,18 @@
 use crate::controlet::{Mode, Status, Succession, mode};
 pub mod agent;
 pub mod estranged;
+mod pace;
+mod remains;
 pub mod repair;
 mod reshape;
 pub mod switch;
+pub mod tables;
+pub mod wish;
 
-use crate::ids::{Epoch, Incarnation, NodeId, ShardId, WorkerId};
+use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
+use crate::keeper::Mark;
 use crate::mutants::{Fault, planted};
-use crate::routing::map::{ClusterMap, Member, NodeEntry, Shard, Table, even_slots};
+use crate::routing::map::{ClusterMap, Member, NodeEntry, Partition, Shard, Table, even_slots, is_adopted};
 use crate::time::{Micros, Now, millis};
 use crate::wire::codec::Wire;
 use crate::wire::frame::{Header, Kind};
@@ -28,8 +33,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use bytes::Bytes;
 use estranged::Estranged;
+use pace::Pace;
 use repair::{Known, succession_of};
-use switch::Wish;
+use tables::Parts;
+use wish::Wish;
 
 /// The coordinator's address among workers.
 pub const COORDINATOR: WorkerId = WorkerId { node: NodeId(u16::MAX), worker: 0 };
@@ -55,6 +62,10 @@ pub struct Heartbeat {
     pub reached: Vec<NodeId>,
     /// What a user there wants.
     pub wish: Option<Wish>,
+    /// What a former life of it left on its disks.
+    pub held: Vec<Mark>,
+    /// Shards of which it left there what cannot be read.
+    pub unreadable: Vec<ShardId>,
 }
 
 /// How a replica stands.
@@ -96,6 +107,10 @@ pub struct Care {
     pub unproven: Vec<ShardId>,
     /// See `unproven`.
     pub epoch: Epoch,
+    /// All nodes that are heard have a map of this epoch, or a later one.
+    pub known: Epoch,
+    /// Shards that stay down, as all that is left of them are stores on these nodes' disks which cannot be read.
+    pub stuck: Vec<(ShardId, NodeId)>,
 }
 
 /// A replica that lacks entries which another one sends it.
@@ -171,18 +186,21 @@ pub struct Spec {
     pub datalet: String,
 }
 
-/// Times of the coordinator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Times of the coordinator, and what it knows of datalets.
+#[derive(Clone, Copy, Debug)]
 pub struct CoordinatorSettings {
     /// A node not heard for so long is down.
     pub down_after_us: Micros,
     /// How often it looks.
     pub tick_us: Micros,
+    /// Whether datalets of these kinds can be a table of so many nodes, copies and shards. Nodes say why not; a wish that comes
+    /// from one which knows other datalets is not fulfilled.
+    pub can: fn(kinds: &str, nodes: u16, copies: u8, parts: &Parts) -> bool,
 }
 
 impl Default for CoordinatorSettings {
     fn default() -> Self {
-        CoordinatorSettings { down_after_us: millis(500), tick_us: millis(50) }
+        CoordinatorSettings { down_after_us: millis(500), tick_us: millis(50), can: |_, _, _, _| true }
     }
 }
 
@@ -224,6 +242,7 @@ pub struct Coordinator {
     /// A node has a newer map than the one on disk here: somebody restored an old one.
     outdated: Option<Epoch>,
     estranged: Estranged,
+    pace: Pace,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -243,8 +262,16 @@ pub struct NodeView {
     pub silent: bool,
     /// When that life was first heard.
     pub since_us: Micros,
+    /// When it was last heard.
+    pub heard_us: Micros,
     /// How its replicas stand.
     pub replicas: Vec<ReplicaReport>,
+    /// What a former life of it left on its disks.
+    pub held: Vec<Mark>,
+    /// Shards of which it left there what cannot be read.
+    pub unreadable: Vec<ShardId>,
+    /// Shards of which it is to get no copy for now, as one could not be filled a moment ago.
+    pub resting: Vec<ShardId>,
 }
 
 impl Coordinator {
@@ -273,6 +300,7 @@ impl Coordinator {
             attended_us,
             outdated,
             estranged: Estranged::new(settings.down_after_us),
+            pace: Pace::default(),
         }
     }
 
@@ -311,10 +339,13 @@ impl Coordinator {
             return;
         }
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
-        if heartbeat.map_epoch > epoch.max(self.next.as_ref().map_or(Epoch(0), |map| map.epoch)) {
-            self.outdated = Some(heartbeat.map_epoch);
+        let on_disk = heartbeat.held.iter().map(|mark| mark.born.max(mark.position.epoch)).max();
+        let seen = heartbeat.map_epoch.max(on_disk.unwrap_or_default());
+        if seen > epoch.max(self.next.as_ref().map_or(Epoch(0), |map| map.epoch)) {
+            self.outdated = Some(seen);
         }
-        let map = self.map.as_ref().filter(|map| map.epoch > heartbeat.map_epoch);
+        // An old map that somebody put back must not tell anybody what to remove.
+        let map = self.map.as_ref().filter(|map| map.epoch > heartbeat.map_epoch && self.outdated.is_none());
         out.push(self.welcome(now, node, map));
         let same = known.filter(|known| known.heartbeat.incarnation == heartbeat.incarnation);
         let since_us = same.map_or(now.steady_us, |known| known.since_us);
@@ -336,6 +367,7 @@ impl Coordinator {
         self.started_us += late;
         for node in self.nodes.values_mut() {
             node.heard_us = (node.heard_us + late).min(now.steady_us);
+            node.since_us = (node.since_us + late).min(now.steady_us);
         }
     }
 
@@ -347,7 +379,7 @@ impl Coordinator {
         let next = match &self.map {
             None => self.first_map(),
             Some(map) => {
-                let nodes = self.nodes.iter().map(|(id, node)| (*id, self.node_view(now, node))).collect();
+                let nodes = self.node_views(now);
                 self.estranged.find(now, &nodes, map);
                 self.next_map(now, map, &nodes)
             }
@@ -356,6 +388,9 @@ impl Coordinator {
             if planted(Fault::SendBeforePersist) {
                 let nodes: Vec<NodeId> = self.nodes.keys().copied().collect();
                 out.extend(nodes.into_iter().map(|node| self.welcome(now, node, Some(&map))));
+            }
+            if let Some(old) = &self.map {
+                self.pace.on_next(now.steady_us, old, &map);
             }
             out.push(Action::Persist(map.clone()));
             self.next = Some(map);
@@ -388,14 +423,20 @@ impl Coordinator {
         let mut shards = Vec::new();
         for (i, slots) in even_slots(spec.shards).into_iter().enumerate() {
             let places = (0..u16::from(spec.copies)).map(|copy| NodeId((i as u16 + copy) % holders));
-            let members = places.map(|node| self.member(node)).collect::<Option<Vec<_>>>()?;
+            let mut members = places.map(|node| self.member(node)).collect::<Option<Vec<_>>>()?;
+            if is_adopted(&spec.datalet) {
+                // The others are filled from it.
+                members.truncate(1);
+            }
             shards.push(Shard {
                 id: ShardId(i as u16),
                 table: 0,
                 epoch: Epoch(1),
                 slots: vec![slots],
+                lower: Bytes::new(),
                 members,
                 born: Epoch(1),
+                start: Position { epoch: Epoch(1), sequence: 0 },
                 joining: None,
                 outdated: Vec::new(),
             });
@@ -417,8 +458,10 @@ impl Coordinator {
                 mode: spec.mode.clone(),
                 datalet: spec.datalet.clone(),
                 copies: spec.copies,
+                created: Epoch(1),
                 switched: Epoch(1),
                 datalet_before: String::new(),
+                partition: Partition::Hash,
             }],
             shards,
         })
@@ -430,7 +473,7 @@ impl Coordinator {
         next.epoch = Epoch(map.epoch.0 + 1);
         let moved = self.follow_addresses(&mut next);
         let repaired = self.repair_shards(now, &mut next, nodes);
-        let switched = !repaired && self.switch_tables(&mut next, nodes);
+        let switched = !repaired && self.fulfil_wishes(&mut next, nodes);
         (moved || repaired || switched).then_some(next)
     }
 
@@ -449,24 +492,52 @@ impl Coordinator {
         let (epoch, load_max) = (next.epoch, wanted.div_ceil(holders));
         let (heard_all, succession) = (self.is_silent(now, 0), Succession::Next);
         let estranged = &self.estranged;
-        let mut known = Known { nodes, heard_all, load, load_max, epoch, copies: 0, succession, estranged };
+        let mut known =
+            Known { nodes, heard_all, load, load_max, epoch, copies: 0, succession, estranged, datalet: "" };
         let mut changed = false;
         let tables = next.tables.clone();
         for shard in &mut next.shards {
-            let Some(table) = tables.get(usize::from(shard.table)) else { continue };
+            let Ok(place) = tables.binary_search_by_key(&shard.table, |table| table.id) else { continue };
+            let table = &tables[place];
             known.copies = usize::from(table.copies);
             known.succession = succession_of(mode(self.modes, &table.mode));
-            changed |= known.repair(shard);
+            known.datalet = &table.datalet;
+            let before = shard.clone();
+            if !known.repair(shard) {
+                continue;
+            }
+            if self.pace.holds_back(now.steady_us, &before, shard) {
+                *shard = before;
+                continue;
+            }
+            changed = true;
         }
         changed
     }
 
+    fn node_views(&self, now: Now) -> BTreeMap<NodeId, NodeView> {
+        self.nodes.iter().map(|(id, node)| (*id, self.node_view(now, node))).collect()
+    }
+
     fn node_view(&self, now: Now, node: &Registered) -> NodeView {
+        let id = node.heartbeat.node;
+        let shards = || self.map.iter().flat_map(|map| &map.shards);
+        // What it said before it knew of a fill is of an earlier one.
+        let knows_fill = |report: &&ReplicaReport| {
+            let shard = shards().find(|shard| shard.id == report.shard);
+            let joining = shard.and_then(|shard| shard.joining).filter(|joining| joining.member.node == id);
+            joining.is_none_or(|joining| node.heartbeat.map_epoch >= joining.since)
+        };
+        let rests = |shard: &ShardId| self.pace.is_early(now.steady_us, *shard, Some(id));
         NodeView {
             incarnation: node.heartbeat.incarnation,
             silent: self.is_silent(now, node.heard_us),
             since_us: node.since_us,
-            replicas: node.heartbeat.replicas.clone(),
+            heard_us: node.heard_us,
+            replicas: node.heartbeat.replicas.iter().filter(knows_fill).cloned().collect(),
+            held: node.heartbeat.held.clone(),
+            unreadable: node.heartbeat.unreadable.clone(),
+            resting: shards().map(|shard| shard.id).filter(rests).collect(),
         }
     }
 
@@ -520,7 +591,27 @@ impl Coordinator {
     pub fn care(&self) -> Care {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         let (repairs, lags, unproven) = (self.repairs(), self.lags(), self.unproven());
-        Care { repairs, estranged: self.estranged.pairs(), lags, unproven, epoch }
+        let (estranged, known, stuck) = (self.estranged.pairs(), self.known(), self.stuck());
+        Care { repairs, estranged, lags, unproven, epoch, known, stuck }
+    }
+
+    /// The oldest map that a node has of those that are heard.
+    fn known(&self) -> Epoch {
+        let now = Now { steady_us: self.attended_us, ..Now::default() };
+        let heard = self.nodes.values().filter(|node| !self.is_silent(now, node.heard_us));
+        heard.map(|node| node.heartbeat.map_epoch).min().unwrap_or_default()
+    }
+
+    fn stuck(&self) -> Vec<(ShardId, NodeId)> {
+        if self.nodes.values().all(|node| node.heartbeat.unreadable.is_empty()) {
+            return Vec::new();
+        }
+        let nodes = self.node_views(Now::default());
+        let of = |shard: &Shard| {
+            let id = shard.id;
+            remains::stuck(&nodes, shard).into_iter().map(move |node| (id, node))
+        };
+        self.map.iter().flat_map(|map| &map.shards).flat_map(of).collect()
     }
 
     fn lags(&self) -> Vec<Lag> {

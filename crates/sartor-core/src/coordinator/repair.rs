@@ -10,11 +10,14 @@
 //! them fails, the newcomer starts over.
 
 use super::estranged::Estranged;
+use super::remains;
 use super::{NodeView, ReplicaReport};
 use crate::controlet::{Mode, Status, Succession};
-use crate::ids::{Epoch, NodeId};
+use crate::ids::{Epoch, NodeId, Position};
+use crate::keeper::Mark;
 use crate::mutants::{Fault, planted};
-use crate::routing::map::{Joining, Member, Shard};
+use crate::routing::map::{Joining, Member, Shard, is_adopted};
+use crate::time::Micros;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -36,6 +39,8 @@ pub struct Known<'a> {
     pub succession: Succession,
     /// Nodes that cannot reach each other.
     pub estranged: &'a Estranged,
+    /// The datalet kind of the shard's table.
+    pub datalet: &'a str,
 }
 
 /// Who becomes the first member in a mode, if it is known.
@@ -53,7 +58,7 @@ impl Known<'_> {
 
     /// Whether this life of the node is certainly over: another one began.
     fn is_over(&self, member: Member) -> bool {
-        self.nodes.get(&member.node).is_some_and(|node| node.incarnation > member.incarnation)
+        remains::is_over(self.nodes, member)
     }
 
     /// What a member said of its replica in the shard's present view.
@@ -118,6 +123,7 @@ impl Known<'_> {
             || self.prove(shard)
             || self.give_up_fill(shard)
             || self.join(shard)
+            || self.prefer_kept(shard)
             || self.begin_fill(shard)
             || self.shed(shard)
     }
@@ -125,13 +131,15 @@ impl Known<'_> {
     /// Whether a member's data is gone for certain: its process began another life, or its store came back empty or
     /// failed.
     fn is_gone(&self, shard: &Shard, member: Member) -> bool {
-        let gone =
-            |report: &ReplicaReport| report.status.gone || (report.status.lost && planted(Fault::SlowIsGone));
+        let gone = |report: &ReplicaReport| {
+            let status = &report.status;
+            (status.gone && !status.durable) || (status.lost && planted(Fault::SlowIsGone))
+        };
         self.is_over(member) || self.report(shard, member).is_some_and(gone)
     }
 
-    /// A shard of which the data is gone at every member that knew everything begins anew, empty, on the same nodes.
-    /// While any of them may still have it, it waits.
+    /// A shard of which the data is gone at every member that knew everything begins again on the same nodes: with what is on
+    /// their disks, or empty. While any of them may still have it, it waits; so it does where a disk holds what cannot be read.
     fn restart(&self, shard: &mut Shard) -> bool {
         let newcomer = newcomer(shard);
         let knowing = shard.members.iter().filter(|member| Some(**member) != newcomer);
@@ -140,24 +148,68 @@ impl Known<'_> {
         if !enough(gone, knowing.count()) {
             return false;
         }
+        let held = |member: &Member| Some((*member, self.held(shard, *member)?.position));
+        let held: Vec<(Member, Position)> =
+            shard.members.iter().filter(|m| Some(**m) != newcomer).filter_map(held).collect();
+        let positions = || held.iter().map(|(_, position)| *position);
+        let best = if planted(Fault::ResumeLeast) { positions().min() } else { positions().max() };
+        if best.is_some() {
+            let best = held.iter().filter(|(_, position)| Some(*position) == best);
+            return self.resume(shard, &best.map(|(member, _)| *member).collect::<Vec<_>>());
+        }
+        if !remains::unreadable(self.nodes, shard).is_empty() || !self.heard_all {
+            return false;
+        }
         let again = |member: &Member| {
             let node = self.nodes.get(&member.node).filter(|node| !node.silent)?;
             Some(Member { node: member.node, incarnation: node.incarnation })
         };
-        let again: Vec<Member> =
+        let mut again: Vec<Member> =
             shard.members.iter().filter(|m| Some(**m) != newcomer).filter_map(again).collect();
+        if is_adopted(self.datalet) {
+            // What is in its store is what there is, even where that is nothing: whoever emptied it, or let it restart
+            // without its data, has no more, and clients wait. A store that does not answer is another matter: it is tried again
+            // until it does, as it may have everything.
+            again.truncate(1);
+        }
         if again.is_empty() {
             return false;
         }
         *shard =
             Shard { members: again, epoch: self.epoch, born: self.epoch, joining: None, ..shard.clone() };
+        shard.start = shard.beginning();
+        true
+    }
+
+    /// What a later life of a member's node found on disk of this shard, if that is whole.
+    fn held(&self, shard: &Shard, member: Member) -> Option<&Mark> {
+        remains::held(self.nodes, shard, member)
+    }
+
+    /// Of members that stood further than all others when they died, those that are heard go on; the others are filled from
+    /// them. While none of them is heard, it waits.
+    fn resume(&self, shard: &mut Shard, best: &[Member]) -> bool {
+        let again = |member: &Member| {
+            let node = self.nodes.get(&member.node).filter(|node| !node.silent)?;
+            let held = self.held(shard, *member)?;
+            Some((Member { node: member.node, incarnation: node.incarnation }, held))
+        };
+        let again: Vec<(Member, &Mark)> = best.iter().filter_map(again).collect();
+        let Some((_, mark)) = again.first() else { return false };
+        let (start, epoch) = (mark.position, self.epoch);
+        let outdated = again.iter().filter(|(_, mark)| mark.datalet != self.datalet);
+        let outdated = outdated.map(|(member, _)| *member).collect();
+        let members = again.iter().map(|(member, _)| *member).collect();
+        *shard = Shard { members, epoch, start, outdated, joining: None, ..shard.clone() };
         true
     }
 
     /// Who was only too slow has all that was acknowledged. One alone, as it serves again where there is nobody else; the
     /// others are filled from it.
     fn slow_heir(&self, shard: &Shard, newcomer: Option<Member>, outcast: Option<Member>) -> Option<Member> {
-        let slow = |member: &Member| self.is_alive(*member) && !self.is_gone(shard, *member);
+        let broken = |member| self.report(shard, member).is_some_and(|report| report.status.gone);
+        let slow =
+            |member: &Member| self.is_alive(*member) && !self.is_gone(shard, *member) && !broken(*member);
         let knows = |member: &Member| Some(*member) != newcomer && Some(*member) != outcast;
         let mut heirs = shard.members.iter().copied().filter(|member| slow(member) && knows(member));
         let position = |member: &Member| self.report(shard, *member).map(|report| report.status.position);
@@ -179,6 +231,25 @@ impl Known<'_> {
         }
     }
 
+    /// Whether a member died and left something on disk, or in a store elsewhere, and nobody who would go on without it was heard
+    /// since: perhaps all died, and this one has the most.
+    fn may_all_be_dead(&self, shard: &Shard, others: &[Member]) -> bool {
+        let left = |member: &&Member| {
+            remains::has_left(self.nodes, shard, **member)
+                || (is_adopted(self.datalet) && self.is_over(**member))
+        };
+        let reborn = shard.members.iter().filter(left);
+        let reborn = reborn.filter_map(|member| self.nodes.get(&member.node)).map(|node| node.since_us).max();
+        let heard_since = |since: Micros| {
+            let heard = |member: &Member| {
+                let node = self.nodes.get(&member.node);
+                node.is_some_and(|node| node.incarnation == member.incarnation && node.heard_us > since)
+            };
+            others.iter().any(heard)
+        };
+        reborn.is_some_and(|since| !heard_since(since)) && !planted(Fault::ForgetDisks)
+    }
+
     fn remove_failed(&self, shard: &mut Shard) -> bool {
         let newcomer = newcomer(shard);
         let outcast = self.outcast(shard);
@@ -193,7 +264,8 @@ impl Known<'_> {
         if members.is_empty() {
             members = self.slow_heir(shard, newcomer, outcast).into_iter().collect();
         }
-        if members.is_empty() || members.len() == shard.members.len() {
+        if members.is_empty() || members.len() == shard.members.len() || self.may_all_be_dead(shard, &members)
+        {
             return false;
         }
         self.put_heir_first(shard, &mut members);
@@ -202,7 +274,8 @@ impl Known<'_> {
         }
         let epoch = if planted(Fault::ReuseEpoch) { shard.epoch } else { self.epoch };
         // Whoever is being filled has another source now, or another stream: it starts over.
-        let joining = shard.joining.map(|joining| Joining { since: self.epoch, ..joining });
+        let joining =
+            shard.joining.map(|joining| Joining { since: self.epoch, held: Position::ZERO, ..joining });
         let fits = |joining: &Joining| {
             self.is_alive(joining.member) && !self.is_parted(&members, joining.member.node)
         };
@@ -257,21 +330,58 @@ impl Known<'_> {
         ends
     }
 
-    /// A copy is missing: the node with the fewest replicas gets it, standbys first, and those that are here for longest.
+    /// A copy is missing: a node of a kind that the others are not in gets it, then the one with the fewest replicas, standbys
+    /// first, and those that are here for longest.
     fn begin_fill(&mut self, shard: &mut Shard) -> bool {
-        if !self.wants_copy(shard) || !shard.members.iter().any(|member| self.is_sound(shard, *member)) {
+        let wants_copy = self.wants_copy(shard);
+        if !(wants_copy || self.wants_another_kind(shard))
+            || !shard.members.iter().any(|member| self.is_sound(shard, *member))
+        {
             return false;
         }
-        let holds = |node: NodeId| shard.members.iter().any(|member| member.node == node);
-        let fits = |node: NodeId| !holds(node) && !self.is_parted(&shard.members, node);
-        let free = self.nodes.iter().filter(|(id, node)| !node.silent && fits(**id));
-        let best = free.min_by_key(|(id, node)| {
-            let load = self.load.get(id).copied().unwrap_or(0);
-            (load.saturating_sub(self.load_max.saturating_sub(1)), node.since_us, **id)
+        let helps = |node: NodeId| wants_copy || self.is_missed(shard, node);
+        let best = self.free(shard).filter(|(id, _)| helps(**id)).min_by_key(|(id, node)| {
+            let load =
+                self.load.get(id).copied().unwrap_or(0).saturating_sub(self.load_max.saturating_sub(1));
+            let kept = remains::kept(node, shard, self.datalet);
+            (!self.is_missed(shard, **id), kept.is_none(), load, node.since_us, **id)
         });
         let Some((&id, node)) = best else { return false };
+        shard.joining = Some(self.joining(shard, id, node));
+        *self.load.entry(id).or_default() += 1;
+        true
+    }
+
+    /// Nodes that may get a copy.
+    fn free<'b>(&'b self, shard: &'b Shard) -> impl Iterator<Item = (&'b NodeId, &'b NodeView)> {
+        let holds = |node: NodeId| shard.members.iter().any(|member| member.node == node);
+        let fits = move |node: NodeId| !holds(node) && !self.is_parted(&shard.members, node);
+        let rests = |node: &NodeView| node.resting.contains(&shard.id);
+        self.nodes.iter().filter(move |(id, node)| !node.silent && fits(**id) && !rests(node))
+    }
+
+    fn joining(&self, shard: &Shard, id: NodeId, node: &NodeView) -> Joining {
+        let held = remains::kept(node, shard, self.datalet).unwrap_or_default();
         let member = Member { node: id, incarnation: node.incarnation };
-        shard.joining = Some(Joining { member, since: self.epoch });
+        Joining { member, since: self.epoch, held }
+    }
+
+    /// Where a node is filled from nothing, and one comes back that lacks little: that one is filled instead, unless the fill
+    /// has come far.
+    fn prefer_kept(&mut self, shard: &mut Shard) -> bool {
+        let Some(joining) = shard.joining.filter(|_| newcomer(shard).is_none()) else { return false };
+        let far = |member: &Member| {
+            let fill = self.report(shard, *member).and_then(|report| report.status.fill);
+            fill.is_some_and(|fill| fill.since == joining.since && 2 * fill.done > fill.total)
+        };
+        let is_far = joining.held != Position::ZERO || shard.members.iter().any(far);
+        // What it said before it heard of a fill is of before.
+        let filled = joining.member.node;
+        let fits = |node: NodeId| self.is_missed(shard, node) || !self.is_missed(shard, filled);
+        let others = self.free(shard).filter(|(id, _)| **id != filled && fits(**id));
+        let back = others.into_iter().find(|(_, node)| remains::kept(node, shard, self.datalet).is_some());
+        let Some((&id, node)) = back.filter(|_| !is_far) else { return false };
+        shard.joining = Some(self.joining(shard, id, node));
         *self.load.entry(id).or_default() += 1;
         true
     }
@@ -307,7 +417,8 @@ mod tests {
     }
 
     fn shard(members: &[u16], joining: Option<u16>) -> Shard {
-        let joining = joining.map(|node| Joining { member: member(node), since: Epoch(4) });
+        let joining =
+            joining.map(|node| Joining { member: member(node), since: Epoch(4), ..Joining::default() });
         let members = members.iter().map(|node| member(*node)).collect();
         Shard { epoch: Epoch(5), members, joining, ..Shard::default() }
     }
@@ -318,7 +429,7 @@ mod tests {
             let report = |status| ReplicaReport { shard: ShardId(0), epoch: Epoch(5), status };
             let silent = status.is_none();
             let replicas = status.map(report).into_iter().collect();
-            let view = NodeView { incarnation: Incarnation(1), silent, since_us: 0, replicas };
+            let view = NodeView { incarnation: Incarnation(1), silent, replicas, ..NodeView::default() };
             (NodeId(node as u16), view)
         };
         statuses.into_iter().enumerate().map(view).collect()
@@ -328,7 +439,8 @@ mod tests {
         let load = BTreeMap::new();
         let estranged = &Estranged::new(0);
         let (heard_all, load_max, epoch, copies) = (true, 3, Epoch(6), 3);
-        Known { nodes, heard_all, load, load_max, epoch, copies, succession, estranged }.repair(shard)
+        Known { nodes, heard_all, load, load_max, epoch, copies, succession, estranged, datalet: "" }
+            .repair(shard)
     }
 
     fn at(sequence: u64) -> Option<Status> {
@@ -357,11 +469,38 @@ mod tests {
         known.retain(|node, _| node.0 == 0);
         let (load, succession, epoch) = (BTreeMap::new(), Succession::Next, Epoch(6));
         let (estranged, nodes, load_max, copies) = (&Estranged::new(0), &known, 3, 3);
-        let mut judge =
-            Known { nodes, heard_all: false, load, load_max, epoch, copies, succession, estranged };
+        let mut judge = Known {
+            nodes,
+            heard_all: false,
+            load,
+            load_max,
+            epoch,
+            copies,
+            succession,
+            estranged,
+            datalet: "",
+        };
         assert!(!judge.repair(&mut shard(&[0, 1, 2], None)));
         judge.heard_all = true;
         assert!(judge.repair(&mut shard(&[0, 1, 2], None)));
+    }
+
+    #[test]
+    fn who_comes_back_is_preferred_but_not_to_itself() {
+        let mut known = nodes([at(9), at(9), at(0), at(0)]);
+        let position = Position { epoch: Epoch(4), sequence: 9 };
+        let mark = Mark { born: Epoch(0), position, whole: true, ..Mark::default() };
+        let fill = |done| Some(FillStatus { since: Epoch(4), done, total: 100, ready: false });
+        known.get_mut(&NodeId(3)).unwrap().held.push(mark);
+        assert!(
+            !repair(&mut shard(&[0, 1], Some(3)), &known, Succession::Next),
+            "said before it heard of its fill"
+        );
+        let mut other = shard(&[0, 1], Some(2));
+        assert!(repair(&mut other, &known, Succession::Next));
+        assert_eq!(other.joining, Some(Joining { member: member(3), since: Epoch(6), held: position }));
+        known.get_mut(&NodeId(1)).unwrap().replicas[0].status.fill = fill(60);
+        assert!(!repair(&mut shard(&[0, 1], Some(2)), &known, Succession::Next), "that one is further");
     }
 
     #[test]
@@ -369,7 +508,7 @@ mod tests {
         let mut known = nodes([at(9), at(9), None, at(0)]);
         let mut shard = shard(&[0, 1], None);
         assert!(repair(&mut shard, &known, Succession::Next));
-        assert_eq!(shard.joining, Some(Joining { member: member(3), since: Epoch(6) }));
+        assert_eq!(shard.joining, Some(Joining { member: member(3), since: Epoch(6), ..Joining::default() }));
         assert_eq!(shard.epoch, Epoch(5), "the members serve on");
         assert!(!repair(&mut shard, &known, Succession::Next));
         let tail = known.get_mut(&NodeId(1)).unwrap();
@@ -397,7 +536,11 @@ mod tests {
         let known = nodes([at(9), None, None, at(9)]);
         assert!(repair(&mut joined, &known, Succession::Next));
         assert_eq!(numbers(&joined), [0]);
-        assert_eq!(joined.joining, Some(Joining { member: member(3), since: Epoch(6) }), "it starts over");
+        assert_eq!(
+            joined.joining,
+            Some(Joining { member: member(3), since: Epoch(6), ..Joining::default() }),
+            "it starts over"
+        );
     }
 
     #[test]
@@ -426,7 +569,8 @@ mod tests {
         estranged.find(Now::default(), &known, &map);
         let (load, succession, epoch) = (BTreeMap::new(), Succession::Next, Epoch(6));
         let (nodes, estranged, heard_all, load_max, copies) = (&known, &estranged, true, 3, 3);
-        let mut judge = Known { nodes, heard_all, load, load_max, epoch, copies, succession, estranged };
+        let mut judge =
+            Known { nodes, heard_all, load, load_max, epoch, copies, succession, estranged, datalet: "" };
         assert!(judge.repair(&mut chain));
         assert_eq!(numbers(&chain), [0, 1]);
         chain.epoch = Epoch(5); // As if the same reports were there again.
@@ -491,6 +635,73 @@ mod tests {
         assert_eq!((numbers(&both), both.born), (vec![0, 1], Epoch(6)));
     }
 
+    /// Nodes 0 to 2 in another life, with these places of the shard on their disks.
+    fn reborn(places: [u64; 3]) -> BTreeMap<NodeId, NodeView> {
+        let mut known = nodes([at(0), at(0), at(0), at(0)]);
+        for (place, node) in places.into_iter().zip(known.values_mut()) {
+            let position = Position { epoch: Epoch(5), sequence: place };
+            let mark = Mark { born: Epoch(0), position, whole: true, ..Mark::default() };
+            *node = NodeView { incarnation: Incarnation(2), held: vec![mark], ..NodeView::default() };
+        }
+        known
+    }
+
+    #[test]
+    fn where_all_died_the_disks_that_stand_furthest_go_on() {
+        let mut known = reborn([7, 9, 9]);
+        let mut all = shard(&[0, 1, 2], None);
+        assert!(repair(&mut all, &known, Succession::Next));
+        assert_eq!((numbers(&all), all.born, all.start.sequence), (vec![1, 2], Epoch(0), 9));
+        assert!(all.members.iter().all(|member| member.incarnation == Incarnation(2)));
+        known.get_mut(&NodeId(1)).unwrap().silent = true;
+        let mut one_heard = shard(&[0, 1, 2], None);
+        assert!(repair(&mut one_heard, &known, Succession::Next));
+        assert_eq!(numbers(&one_heard), [2]);
+        known.get_mut(&NodeId(2)).unwrap().silent = true;
+        assert!(!repair(&mut shard(&[0, 1, 2], None), &known, Succession::Next), "node 0 lacks something");
+    }
+
+    #[test]
+    fn a_disk_of_another_beginning_or_with_half_a_copy_counts_for_nothing() {
+        for spoil in [|mark: &mut Mark| mark.whole = false, |mark: &mut Mark| mark.born = Epoch(3)] {
+            let mut known = reborn([7, 9, 8]);
+            spoil(&mut known.get_mut(&NodeId(1)).unwrap().held[0]);
+            let mut all = shard(&[0, 1, 2], None);
+            assert!(repair(&mut all, &known, Succession::Next));
+            assert_eq!((numbers(&all), all.start.sequence), (vec![2], 8));
+        }
+        let mut joined = shard(&[0, 1], Some(1));
+        assert!(repair(&mut joined, &reborn([7, 9, 9]), Succession::Next));
+        assert_eq!((numbers(&joined), joined.start.sequence), (vec![0], 7), "a newcomer may lack anything");
+    }
+
+    #[test]
+    fn who_died_with_a_disk_stays_until_somebody_is_heard_who_goes_on() {
+        let mut known = reborn([9, 9, 9]);
+        for node in [1, 2] {
+            let heard_us = 5;
+            let view = NodeView { incarnation: Incarnation(1), heard_us, ..NodeView::default() };
+            known.insert(NodeId(node), view);
+        }
+        known.get_mut(&NodeId(0)).unwrap().since_us = 5;
+        assert!(!repair(&mut shard(&[0, 1, 2], None), &known, Succession::MostAdvanced), "all may have died");
+        known.get_mut(&NodeId(2)).unwrap().heard_us = 6;
+        let mut two = shard(&[0, 1, 2], None);
+        assert!(repair(&mut two, &known, Succession::MostAdvanced));
+        assert_eq!(numbers(&two).len(), 2);
+    }
+
+    #[test]
+    fn a_store_on_disk_that_failed_is_neither_lost_nor_an_heir() {
+        let failed = || Some(Status { lost: true, gone: true, durable: true, ..Status::default() });
+        let mut alone = shard(&[0], None);
+        assert!(!repair(&mut alone, &nodes([failed(), at(0), at(0), at(0)]), Succession::Next), "it waits");
+        let slow = Some(Status { lost: true, ..Status::default() });
+        let mut both = shard(&[0, 1], None);
+        assert!(repair(&mut both, &nodes([failed(), slow, at(0), at(0)]), Succession::Next));
+        assert_eq!((numbers(&both), both.born), (vec![1], Epoch(0)));
+    }
+
     #[test]
     fn a_shard_without_data_begins_anew_but_not_while_somebody_may_have_some() {
         let mut known = nodes([at(0), at(0), at(0), at(0)]);
@@ -504,5 +715,23 @@ mod tests {
         assert!(repair(&mut waits, &known, Succession::Next));
         assert_eq!(numbers(&waits), [0, 1], "node 2 was not heard yet");
         assert!(waits.members.iter().all(|member| member.incarnation == Incarnation(2)));
+    }
+
+    #[test]
+    fn a_shard_is_not_begun_anew_beside_a_store_that_cannot_be_read() {
+        let mut known = nodes([at(0), at(0), at(0), at(0)]);
+        known.values_mut().for_each(|node| node.incarnation = Incarnation(2));
+        known.get_mut(&NodeId(1)).unwrap().unreadable.push(ShardId(0));
+        let mut waits = shard(&[0, 1, 2], None);
+        assert!(!repair(&mut waits, &known, Succession::Next));
+        assert_eq!(remains::stuck(&known, &waits), [NodeId(1)]);
+        let of_another = shard(&[0, 2], None);
+        assert_eq!(remains::stuck(&known, &of_another), [], "node 1 is no member");
+        let position = Position { epoch: Epoch(4), sequence: 7 };
+        let mark = Mark { position, whole: true, ..Mark::default() };
+        known.get_mut(&NodeId(2)).unwrap().held.push(mark);
+        assert_eq!(remains::stuck(&known, &waits), []);
+        assert!(repair(&mut waits, &known, Succession::Next), "another copy can be read");
+        assert_eq!((numbers(&waits), waits.start, waits.born), (vec![2], position, Epoch(0)));
     }
 }

@@ -13,17 +13,17 @@
 //! Another datalet and other numbers of copies are views of repair afterwards, see `reshape.rs`.
 
 use super::repair::report_of;
+use super::tables::Parts;
 use super::{Coordinator, NodeView};
 use crate::controlet::mode;
 use crate::controlet::rules::Answers;
-use crate::ids::{Epoch, NodeId, ShardId};
+use crate::ids::{Epoch, NodeId, Position, ShardId};
 use crate::mutants::{Fault, planted};
-use crate::routing::map::{ClusterMap, Joining, Shard, Table};
+use crate::routing::map::{ClusterMap, Joining, Partition, Shard, Table};
 use crate::time::{Micros, millis};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::ptr::fn_addr_eq;
 
 /// What a table should be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -43,57 +43,52 @@ impl TableShape {
     }
 }
 
-/// What a node's user wants.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Wish {
-    /// The table's index.
-    pub table: u16,
-    /// What it should be.
-    pub shape: TableShape,
-    /// The map's epoch when it was wished: a switch since then has fulfilled it, or was wished later.
-    pub since: Epoch,
-}
-
 /// A copy that is further behind than this must catch up first, as requests would wait for that.
 pub(super) const LAG_MAX_US: Micros = millis(100);
 
 impl Coordinator {
-    /// Fulfils a wish, if there is one and its table is well.
-    pub(super) fn switch_tables(&self, next: &mut ClusterMap, nodes: &BTreeMap<NodeId, NodeView>) -> bool {
-        // Who is silent may have given up long ago.
-        let heard = |id: &NodeId| nodes.get(id).is_some_and(|node| !node.silent);
-        let wishing = self.nodes.iter().filter(|(id, _)| heard(id));
-        let wishes = wishing.filter_map(|(_, node)| node.heartbeat.wish.as_ref());
-        let mut switched = false;
-        for wish in wishes {
-            let well = |shard: &&Shard| self.is_well(shard, nodes);
-            let of_table = |shard: &&Shard| shard.table == wish.table;
-            if self.may(next, wish) && next.shards.iter().filter(of_table).all(|shard| well(&shard)) {
-                reshape(next, wish);
-                switched = true;
-            }
+    /// Gives a table another shape, if that is news, and the table is well.
+    pub(super) fn maybe_reshape(
+        &self,
+        next: &mut ClusterMap,
+        (table, shape, since): (u16, &TableShape, Epoch),
+        nodes: &BTreeMap<NodeId, NodeView>,
+    ) -> bool {
+        let Some(known) = next.table(table) else { return false };
+        let may = known.switched <= since
+            && self.may(next, known, shape)
+            && next.shards_of(table).all(|shard| self.is_well(shard, nodes));
+        if may {
+            reshape(next, table, shape);
         }
-        switched
+        may
     }
 
-    /// Whether a wish is news, and can be fulfilled.
-    fn may(&self, next: &ClusterMap, wish: &Wish) -> bool {
-        let Some(table) = next.tables.get(usize::from(wish.table)) else { return false };
-        let (old, new) = (mode(self.modes, &table.mode), mode(self.modes, &wish.shape.mode));
-        let alike = old.zip(new).is_some_and(|(old, new)| fn_addr_eq(old.build, new.build));
+    /// Whether a table can have that shape, and has not.
+    fn may(&self, next: &ClusterMap, table: &Table, shape: &TableShape) -> bool {
+        let (old, new) = (mode(self.modes, &table.mode), mode(self.modes, &shape.mode));
+        let alike = old.zip(new).is_some_and(|(old, new)| old.is_like(new));
         // One datalet after the other: it is known of each copy in which of two it is.
-        let renewed = next.shards.iter().all(|shard| shard.table != wish.table || shard.outdated.is_empty());
-        let copies = (1..=next.nodes.len()).contains(&usize::from(wish.shape.copies));
+        let renewed = next.shards_of(table.id).all(|shard| shard.outdated.is_empty());
+        let copies = (1..=next.nodes.len()).contains(&usize::from(shape.copies));
         // The only copy cannot be filled beside itself.
-        let renews = table.datalet != wish.shape.datalet;
+        let renews = table.datalet != shape.datalet;
         // Each copy leaves in turn, also the first one: what it alone has acknowledged would be lost.
         let alone = new.is_some_and(|mode| mode.rules.answers == Answers::Here);
+        let parts = match table.partition {
+            Partition::Hash => Parts::Hash(next.shards_of(table.id).count() as u16),
+            Partition::Range => Parts::Range(Vec::new()),
+        };
+        let can = (self.settings.can)(&shape.datalet, next.nodes.len() as u16, shape.copies, &parts);
+        // Another one's stores are not to be had.
+        let free = !renews || next.table_at(&shape.datalet).is_none_or(|(other, _)| other.id == table.id);
         alike
+            && free
             && copies
+            && can
             && !(alone && (renews || !renewed))
             && (!renews || (renewed && next.nodes.len() > 1))
-            && TableShape::of(table) != wish.shape
-            && table.switched <= wish.since
+            && TableShape::of(table) != *shape
     }
 
     /// Whether all members serve, and none is far behind.
@@ -130,21 +125,22 @@ impl Coordinator {
     }
 }
 
-/// A wish becomes true in the map: a new mode at once, by a new view of each shard; what else is new, copy by copy.
-fn reshape(next: &mut ClusterMap, wish: &Wish) {
+/// In the map: a new mode at once, by a new view of each shard; what else is new, copy by copy.
+fn reshape(next: &mut ClusterMap, id: u16, shape: &TableShape) {
     let epoch = next.epoch;
-    let Some(table) = next.tables.get_mut(usize::from(wish.table)) else { return };
-    let TableShape { mode, datalet, copies } = wish.shape.clone();
+    let Some(table) = next.tables.iter_mut().find(|table| table.id == id) else { return };
+    let TableShape { mode, datalet, copies } = shape.clone();
     let (other_mode, other_datalet) = (table.mode != mode, table.datalet != datalet);
     if other_datalet {
         table.datalet_before = core::mem::replace(&mut table.datalet, datalet);
     }
     (table.mode, table.copies, table.switched) = (mode, copies, epoch);
-    for shard in next.shards.iter_mut().filter(|shard| shard.table == wish.table) {
+    for shard in next.shards.iter_mut().filter(|shard| shard.table == id) {
         if other_mode {
             shard.epoch = if planted(Fault::SwitchInPlace) { shard.epoch } else { epoch };
             // Who is being filled has another source now, or another stream: it starts over.
-            shard.joining = shard.joining.map(|joining| Joining { since: epoch, ..joining });
+            shard.joining =
+                shard.joining.map(|joining| Joining { since: epoch, held: Position::ZERO, ..joining });
         }
         if other_datalet {
             shard.outdated = shard.members.clone();

@@ -8,11 +8,16 @@ use crate::mutants::{Fault, planted};
 use crate::operation::{
     Action, Batch, Change, Context, Failure, FailureKind, Old, Op, Outcome, Scan, Version, evaluate,
 };
+use crate::range::{Range, Ranged};
 use crate::routing::slot::slot_of;
 use crate::run::{Deed, Run, Step};
 use crate::time::Now;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::Bytes;
+
+/// Records of a page that are to be judged at once.
+const JUDGED_MAX: usize = 512;
 
 /// An operation on one key, decided or not for us to decide.
 enum Verdict {
@@ -35,7 +40,7 @@ impl Keeper {
                 Ok(Outcome::Version(Version::Written(position)))
             }
             Op::Expire(keys) => self.remove_the_dead(now, keys, position),
-            other => Ok(self.overview(now, other, true)?.unwrap_or(Outcome::Nil)),
+            other => Ok(self.overview(now, other, Some(position))?.unwrap_or(Outcome::Nil)),
         }
     }
 
@@ -74,7 +79,7 @@ impl Keeper {
             Op::Key(key, action) => self.decide_key(now, key, action, None).map(outcome_of),
             Op::Batch(batch) => self.read_batch(now, batch),
             Op::Run(run) => self.run_steps(now, run, None),
-            other => self.overview(now, other, false),
+            other => self.overview(now, other, None),
         }
     }
 
@@ -89,7 +94,7 @@ impl Keeper {
         let context = Context {
             unix_ms: now.unix_ms,
             position: self.position,
-            value_bytes_max: self.limits.value_bytes_max,
+            value_bytes_max: self.limits.bounds.value_bytes_max,
         };
         let arena = &mut self.arena;
         let mut dead = false;
@@ -110,7 +115,12 @@ impl Keeper {
         // A dead record goes with this operation, so it is absent from this place on.
         let position = order.filter(|_| dead).unwrap_or(context.position);
         let context = Context { position, ..context };
-        let (outcome, change) = decided.unwrap_or_else(|| evaluate(action, None, &context, arena));
+        let (mut outcome, mut change) = decided.unwrap_or_else(|| evaluate(action, None, &context, arena));
+        if let Change::Put { value, .. } = &change
+            && let Some(why) = self.limits.bounds.refuse(key, value.len())
+        {
+            (outcome, change) = (Failure::outcome(FailureKind::Invalid, why), Change::None);
+        }
         let write = match &change {
             Change::None if !dead || order.is_none() => return Ok(Verdict::Decided(outcome)),
             Change::None | Change::Delete => Write::Delete { key },
@@ -142,7 +152,7 @@ impl Keeper {
                     self.change(Write::Clear, position)?;
                     Outcome::Done
                 }
-                other => self.overview(now, other, true)?.unwrap_or(Outcome::Nil),
+                other => self.overview(now, other, Some(position))?.unwrap_or(Outcome::Nil),
             };
             budget.spend(&outcome);
             outcomes.push(outcome);
@@ -182,8 +192,13 @@ impl Keeper {
                 },
                 Deed::Set(value) => {
                     let Some(position) = order else { unreachable!("reads change nothing") };
-                    self.change(Write::Put { key, value, deadline_ms: None }, position)?;
-                    self.answers.done();
+                    match self.limits.bounds.refuse(key, value.len()) {
+                        Some(why) => self.answers.push(&Failure::outcome(FailureKind::Invalid, why)),
+                        None => {
+                            self.change(Write::Put { key, value, deadline_ms: None }, position)?;
+                            self.answers.done();
+                        }
+                    }
                 }
                 Deed::Other(action) => match self.decide_key(now, key, &action, order)? {
                     Verdict::Decided(outcome) => self.answers.push(&outcome),
@@ -197,6 +212,14 @@ impl Keeper {
     /// Adds the value of a key to the answers: whether it is there; none if it is past its deadline.
     fn get(&mut self, now: Now, key: &[u8]) -> Result<Option<bool>, DataletError> {
         let (mut found, answers) = (Some(false), &mut self.answers);
+        // Where nothing expires, the value says all: its meta would be another record to find.
+        if self.shelf.metas.is_some() && self.deadlines.is_empty() {
+            self.shelf.store.get(key, &mut |value| {
+                answers.value(value);
+                found = Some(true);
+            })?;
+            return Ok(found);
+        }
         self.shelf.get(key, &mut |meta, value| {
             if meta.is_dead(now.unix_ms) {
                 found = None;
@@ -215,7 +238,7 @@ impl Keeper {
             let outcome = match step {
                 step if !budget.allows(step) => Some(too_large()),
                 Op::Key(key, action) => outcome_of(self.decide_key(now, key, action, None)?),
-                other => self.overview(now, other, false)?,
+                other => self.overview(now, other, None)?,
             };
             let Some(outcome) = outcome else { return Ok(None) };
             budget.spend(&outcome);
@@ -224,11 +247,17 @@ impl Keeper {
         Ok(Some(Outcome::Many(outcomes)))
     }
 
-    /// Operations on the shard as a whole that change nothing; none if who orders must answer.
-    fn overview(&mut self, now: Now, op: &Op, orders: bool) -> Result<Option<Outcome>, DataletError> {
+    /// Operations on the shard as a whole, which change nothing but that the dead go; none if who orders must answer.
+    fn overview(
+        &mut self,
+        now: Now,
+        op: &Op,
+        order: Option<Position>,
+    ) -> Result<Option<Outcome>, DataletError> {
         match op {
-            Op::Len => Ok(Some(Outcome::Integer(self.shelf.store.len()? as i64))),
-            Op::Scan(scan) => self.scan(now, scan, orders),
+            Op::Len => can(self.shelf.store.len().map(|len| Some(Outcome::Integer(len as i64)))),
+            Op::Scan(scan) => can(self.scan(now, scan, order.is_some())),
+            Op::Range(range) => can(self.range(now, range, order)),
             Op::Key(..)
             | Op::Batch(_)
             | Op::Run(_)
@@ -255,6 +284,42 @@ impl Keeper {
             }
         }
         Ok(Some(Outcome::Page(keys, cursor)))
+    }
+
+    fn range(
+        &mut self,
+        now: Now,
+        range: &Range,
+        order: Option<Position>,
+    ) -> Result<Option<Outcome>, DataletError> {
+        let mut page = Page::new(range.limit.max(1) as usize, range.bytes_max as usize);
+        self.shelf.scan(range, &mut page)?;
+        let next = page.pairs().last().filter(|_| page.is_full()).and_then(|(key, _)| range.after(key));
+        let (mut pairs, mut dead) = (Vec::with_capacity(page.pairs().len()), Vec::new());
+        for (key, stored) in page.into_pairs() {
+            let (meta, start) = self.shelf.meta_of(&key, &stored)?;
+            let (is_dead, at) = (meta.is_dead(now.unix_ms), meta.deadline_ms.unwrap_or(u64::MAX));
+            let judges = order.is_some() || self.dead.is_some();
+            if !is_dead || (!judges && range.is_alive(&key, at)) {
+                pairs.push((key, range.values.then(|| stored.slice(start..))));
+                continue;
+            }
+            // Who has not seen it here must not see it elsewhere later: it goes with this operation. In a replay that would go at
+            // some replicas only, as not all stores can scan.
+            match (order, &mut self.dead) {
+                (Some(_), _) if self.replays => {}
+                (Some(position), _) => self.change(Write::Delete { key: &key }, position)?,
+                (None, Some(found)) => found.push(key),
+                _ if range.judged.is_none() => return Ok(None),
+                _ if planted(Fault::AsideUnjudged) => {}
+                _ if dead.len() < JUDGED_MAX => dead.push((key, at)),
+                _ => break,
+            }
+        }
+        if !dead.is_empty() {
+            return Ok(Some(Outcome::Dead(dead)));
+        }
+        Ok(Some(Outcome::Ranged(Box::new(Ranged { pairs, next }))))
     }
 
     /// Whether a key is provably as it was when it was watched. A record tells its own version; that
@@ -292,6 +357,14 @@ impl Budget {
 
     fn charge(&mut self, bytes: usize) {
         self.0 = self.0.saturating_sub(bytes);
+    }
+}
+
+/// What a store cannot do is told to who asks for it, and is no failure of the store.
+fn can(done: Result<Option<Outcome>, DataletError>) -> Result<Option<Outcome>, DataletError> {
+    match done {
+        Err(DataletError::Unsupported(why)) => Ok(Some(Failure::outcome(FailureKind::Unsupported, why))),
+        done => done,
     }
 }
 

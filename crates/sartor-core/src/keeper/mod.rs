@@ -12,6 +12,7 @@
 
 mod applying;
 mod deciding;
+mod lasting;
 mod task;
 
 use crate::datalet::{Cursor, Datalet, DataletError, Page};
@@ -21,7 +22,7 @@ use crate::entry::{Entry, Packer, Write};
 use crate::ids::{Epoch, Position};
 use crate::mutants::{Fault, planted};
 use crate::operation::{Op, Outcome, Request};
-use crate::record::Layout;
+use crate::record::{Bounds, Layout, Meta};
 use crate::run::AnswerPacker;
 use crate::shelf::Shelf;
 use crate::survey::{Report, Survey, hash_of};
@@ -30,21 +31,24 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use bytes::{Bytes, BytesMut};
 use deciding::out_of_memory;
+use lasting::Lasting;
+pub use lasting::{Deleted, Mark, mark_of};
 use task::broken;
 pub use task::{Done, Replay, Start, Task, Walked};
 
 /// Bounds of a keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeeperLimits {
-    /// The largest value, in bytes.
-    pub value_bytes_max: usize,
+    /// Which records all stores of its table take: whatever one replica decides, the others can do.
+    pub bounds: Bounds,
     /// Values that the answers to one batch may hold together, in bytes.
     pub batch_bytes_max: usize,
 }
 
 impl Default for KeeperLimits {
     fn default() -> Self {
-        KeeperLimits { value_bytes_max: 16 << 20, batch_bytes_max: 128 << 20 }
+        let bounds = Bounds { value_bytes_max: 16 << 20, ..Bounds::default() };
+        KeeperLimits { bounds, batch_bytes_max: 128 << 20 }
     }
 }
 
@@ -66,9 +70,13 @@ pub struct Keeper {
     full: bool,
     /// Records past their deadline that a look has found so far.
     dead: Option<Vec<Bytes>>,
+    /// All replicas do what is being decided, each with a store of its own kind.
+    replays: bool,
     /// The life of the store that holds the records.
     generation: u64,
     survey: Option<Survey>,
+    /// What is on disk, where the store is durable.
+    lasting: Option<Lasting>,
 }
 
 impl Keeper {
@@ -96,7 +104,9 @@ impl Keeper {
             broken: None,
             full: false,
             dead: None,
+            replays: false,
             survey: None,
+            lasting: None,
         }
     }
 
@@ -108,6 +118,11 @@ impl Keeper {
     /// Whether its store failed, or lost what was in it.
     pub fn is_broken(&self) -> bool {
         self.broken.is_some()
+    }
+
+    /// Why it can go on no longer, if so.
+    pub fn broken(&self) -> Option<&DataletError> {
+        self.broken.as_ref()
     }
 
     /// All entries up to here have taken effect.
@@ -154,6 +169,27 @@ impl Keeper {
         self.full = full;
     }
 
+    /// From now on its table takes these records.
+    pub fn set_bounds(&mut self, bounds: Bounds) {
+        self.limits.bounds = bounds;
+    }
+
+    /// Takes over the deadlines that its store had of its own, where metas are kept beside.
+    pub fn adopting(mut self) -> Result<Keeper, DataletError> {
+        let mut found = Vec::new();
+        if let Some(metas) = &mut self.shelf.metas {
+            self.shelf.store.adopt_deadlines(&mut |key, at| found.push((Bytes::copy_from_slice(key), at)))?;
+            for (key, at) in &found {
+                let meta = Meta { version: Position::ZERO, deadline_ms: Some(*at) };
+                let mut bytes = Vec::new();
+                meta.encode(&mut bytes);
+                metas.put(key, &bytes)?;
+                self.deadlines.set(key, meta.deadline_ms);
+            }
+        }
+        Ok(self)
+    }
+
     /// Runs one task. Once the store has failed it is not asked again; nor once it came back empty, which
     /// is looked at after the task: its result may be due to that.
     pub fn run(&mut self, now: Now, task: Task) -> Done {
@@ -194,7 +230,7 @@ impl Keeper {
                 Err(error) => self.fail(None, error),
             },
             Task::Check => Done::Checked,
-            Task::Walk(fill, cursor, bytes_max) => match self.walk(cursor, bytes_max) {
+            Task::Walk(fill, cursor, bytes_max, since) => match self.walk(cursor, bytes_max, since) {
                 Ok(walked) => Done::Walked(fill, walked),
                 Err(error) => self.fail(None, error),
             },
@@ -228,7 +264,12 @@ impl Keeper {
     }
 
     fn go_on(&mut self, page: Page) -> Result<bool, DataletError> {
-        self.survey.as_mut().map_or(Ok(false), |survey| survey.go_on(&mut self.shelf, page))
+        let done = self.survey.as_mut().map_or(Ok(false), |survey| survey.go_on(&mut self.shelf, page));
+        if matches!(done, Err(DataletError::Unsupported(_))) {
+            self.end_survey("its datalet cannot be walked");
+            return Ok(false);
+        }
+        done
     }
 
     fn end_survey(&mut self, why: &'static str) {
@@ -260,6 +301,7 @@ impl Keeper {
             Some(last) => *last ^= 1,
             None => value.push(1),
         }
+        self.touch();
         self.shelf.put(key, &value, meta)?;
         Ok(true)
     }
@@ -293,11 +335,11 @@ impl Keeper {
         );
         let op = if let Op::Once(once) = &replay.request.op { &once.op } else { &replay.request.op };
         // Who gave it its place has looked whether there is room.
-        let (full, limit) = (self.full, self.limits.value_bytes_max);
-        (self.full, self.limits.value_bytes_max) = (false, replay.value_bytes_max);
+        let (full, bounds) = (self.full, self.limits.bounds);
+        (self.full, self.limits.bounds, self.replays) = (false, replay.bounds, true);
         let unix_ms = if planted(Fault::OwnClock) { now.unix_ms } else { replay.unix_ms };
         let outcome = self.decide(Now { unix_ms, ..now }, op, position);
-        (self.full, self.limits.value_bytes_max) = (full, limit);
+        (self.full, self.limits.bounds, self.replays) = (full, bounds, false);
         match outcome {
             Ok(outcome) => {
                 self.position = position;

@@ -5,7 +5,7 @@ use crate::deadlines::Deletes;
 use crate::entry::Entry;
 use crate::ids::{Epoch, Position};
 use crate::operation::{Failure, FailureKind, Op, Outcome, Request};
-use crate::record::Record;
+use crate::record::{Bounds, Record};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
@@ -31,10 +31,11 @@ pub enum Task {
     Expire(Epoch, usize),
     /// Nothing but to see whether the store still has what was in it.
     Check,
-    /// Read a page of records from here on, about so many bytes, for this fill of another replica.
-    Walk(Epoch, Cursor, usize),
-    /// Take records of a walk elsewhere, in this fill. With a position, everything here goes first, and the
-    /// replica stands at that position from now on.
+    /// Read a page of records from here on, about so many bytes, for this fill of another replica: of those only that have
+    /// changed since a place, if it has what there was then.
+    Walk(Epoch, Cursor, usize, Option<Position>),
+    /// Take records of a walk elsewhere, in this fill. With a start, everything here goes first, or what may have been deleted
+    /// since the place where it stood, and the replica stands at that position from now on.
     Fill(Epoch, Option<Box<Start>>, Vec<Record>),
     /// Go on with the survey, if one was begun, by so many records of about so many bytes together.
     Survey(usize, usize),
@@ -50,8 +51,8 @@ pub struct Replay {
     pub position: Position,
     /// The wall clock of who gave it that place.
     pub unix_ms: u64,
-    /// The largest value it may make, in bytes.
-    pub value_bytes_max: usize,
+    /// The records it may make.
+    pub bounds: Bounds,
 }
 
 /// What came of a [`Task`].
@@ -107,15 +108,21 @@ impl Done {
 impl Task {
     /// Whether it looks at several keys.
     pub fn is_run(&self) -> bool {
+        self.keys() > 1
+    }
+
+    /// At how many keys it looks, as far as that is told; one at least.
+    pub fn keys(&self) -> usize {
         match self {
             Task::Evaluate(Request { op, .. }, _)
             | Task::Read(Request { op, .. })
-            | Task::Look(Request { op, .. }, _) => {
-                matches!(op, Op::Run(run) if run.len() > 1)
-            }
-            Task::Replay(replay) => matches!(&replay.request.op, Op::Run(run) if run.len() > 1),
-            Task::Apply(entry) => entry.writes.len() > 1,
-            _ => false,
+            | Task::Look(Request { op, .. }, _)
+            | Task::Replay(Replay { request: Request { op, .. }, .. }) => match op {
+                Op::Run(run) => run.len() as usize,
+                _ => 1,
+            },
+            Task::Apply(entry) => entry.writes.len(),
+            _ => 1,
         }
     }
 
@@ -136,6 +143,9 @@ pub struct Start {
     pub at: Position,
     /// What the walked replica remembers of deletes at that place.
     pub deletes: Deletes,
+    /// Of the records that stand here up to this place, those are true that were not changed or deleted since; otherwise
+    /// all are to go.
+    pub since: Option<Position>,
 }
 
 /// A page of a walk.
@@ -151,6 +161,8 @@ pub struct Walked {
     pub total: u64,
     /// Of the first page: what the replica remembers of deletes.
     pub deletes: Option<Deletes>,
+    /// Its records are those that have changed since then, as was asked for; otherwise all.
+    pub since: Option<Position>,
 }
 
 pub(super) fn broken(request: Option<Request>, error: &DataletError) -> Done {

@@ -55,6 +55,11 @@ impl Node {
                     self.on_forwards(now, header, forwards, out);
                 }
             }
+            Kind::Aside => {
+                if let Ok(forwards) = Forwards::from_bytes(payload) {
+                    self.on_aside(now, header, forwards, out);
+                }
+            }
             Kind::Answers => {
                 if let Ok(answers) = Answers::from_bytes(payload) {
                     self.on_answers(now, header.shard, answers, out);

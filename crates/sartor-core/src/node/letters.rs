@@ -21,7 +21,7 @@ pub struct Letter {
 /// What a letter says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Requests for the shard's head.
+    /// Requests for the shard's head, or reads for another replica.
     Forwards(Forwards),
     /// What became of forwarded requests.
     Answers(Answers),
@@ -44,6 +44,9 @@ impl Node {
             return;
         }
         match letter.content {
+            Content::Forwards(forwards) if header.kind == Kind::Aside => {
+                self.on_aside(now, header, forwards, out);
+            }
             Content::Forwards(forwards) => self.on_forwards(now, header, forwards, out),
             Content::Answers(answers) => self.on_answers(now, header.shard, answers, out),
         }

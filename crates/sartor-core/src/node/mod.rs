@@ -12,11 +12,12 @@ use crate::controlet::part::log::{LogCall, LogEvent};
 use crate::controlet::{Input, MODES, Mode, Outbox, Settings, Status};
 use crate::coordinator::ReplicaReport;
 use crate::coordinator::agent::Agent;
-use crate::coordinator::switch::{TableShape, Wish};
+use crate::coordinator::wish::{Change, Wish};
 use crate::forward::{ForwardSettings, Line};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
 use crate::keeper::{Done, Task};
 use crate::operation::{Outcome, Request, SessionId};
+use crate::record::Bounds;
 use crate::routing::map::ClusterMap;
 use crate::seat::Seat;
 use crate::session::{Sessions, Way};
@@ -27,12 +28,14 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use bytes::Bytes;
 
+mod aside;
 mod frames;
 pub mod letters;
 pub mod locking;
 mod requests;
 mod views;
 
+use aside::{Judging, Scans};
 use letters::Letter;
 use locking::{LockCall, LockEvent, Locking};
 
@@ -68,8 +71,10 @@ pub enum Event {
 pub struct Actions {
     /// Replicas that left: drop their stores.
     pub dropped: Vec<ShardId>,
-    /// Replicas that came, and in which epoch: open an empty store for each.
-    pub opened: Vec<(ShardId, Epoch)>,
+    /// Replicas that came: open a store for each.
+    pub opened: Vec<Opened>,
+    /// Replicas that were filled and are members now: what is on disk of them counts.
+    pub filled: Vec<ShardId>,
     /// Tasks for the stores, in order.
     pub tasks: Vec<(ShardId, Task)>,
     /// Answers for clients.
@@ -84,6 +89,21 @@ pub struct Actions {
     pub locks: Vec<LockCall>,
     /// A newer map was adopted: tell the other workers of this node.
     pub adopted: bool,
+}
+
+/// A replica that begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// The shard.
+    pub shard: ShardId,
+    /// The epoch in which it began.
+    pub born: Epoch,
+    /// Where its store stands.
+    pub start: Position,
+    /// What a former life of this node left is there, and counts; otherwise the store begins empty.
+    pub kept: bool,
+    /// It has all that there was at that place; otherwise it is to be filled from nothing.
+    pub whole: bool,
 }
 
 /// An answer for a client.
@@ -106,6 +126,12 @@ pub struct Reply {
 pub struct NodeSettings {
     /// The modes it can run; users may bring their own.
     pub modes: &'static [Mode],
+    /// Names of datalet kinds whose records outlive the process.
+    pub durable: &'static [&'static str],
+    /// Whether stores of this kind can scan in key order.
+    pub is_ordered: fn(&str) -> bool,
+    /// Which records all stores of these kinds take.
+    pub bounds_of: fn(&str) -> Bounds,
     /// Of its controlets.
     pub controlet: Settings,
     /// Of forwarding.
@@ -114,7 +140,15 @@ pub struct NodeSettings {
 
 impl Default for NodeSettings {
     fn default() -> Self {
-        NodeSettings { modes: MODES, controlet: Settings::default(), forward: ForwardSettings::default() }
+        let (controlet, forward) = (Settings::default(), ForwardSettings::default());
+        NodeSettings {
+            modes: MODES,
+            durable: &[],
+            is_ordered: |_| false,
+            bounds_of: |_| Bounds::default(),
+            controlet,
+            forward,
+        }
     }
 }
 
@@ -148,6 +182,10 @@ pub struct Node {
     locking: Locking,
     /// By shard: whether its mode has locks outside. Empty where none has.
     locked: Vec<bool>,
+    /// By shard: who can scan. Empty where all of them, or none.
+    scans: Vec<Scans>,
+    /// Reads that wait for the head to judge records.
+    judging: Judging,
 }
 
 impl Node {
@@ -171,6 +209,8 @@ impl Node {
             outbox: Outbox::default(),
             locking: Locking::new(me.worker),
             locked: Vec::new(),
+            scans: Vec::new(),
+            judging: Judging::new(),
         }
     }
 
@@ -315,6 +355,7 @@ impl Node {
         for index in 0..self.lines.len() {
             self.tend_line(now, ShardId(index as u16), out);
         }
+        self.take_asides(now, out);
         for index in 0..self.seats.len() {
             self.send_answers(now, ShardId(index as u16), out);
         }
@@ -328,13 +369,12 @@ impl Node {
         }
     }
 
-    /// A user waits for a table to have that shape: told at the node's first worker, again and again until it is done, or he
-    /// gives up.
-    pub fn wish(&mut self, now: Now, table: u16, shape: &TableShape) {
+    /// A user waits for a change: told at the node's first worker, again and again until it is done, or he gives up.
+    pub fn wish(&mut self, now: Now, change: &Change) {
         let Some((agent, map)) = self.agent.as_mut().zip(self.map.as_ref()) else { return };
-        match map.tables.get(usize::from(table)) {
-            Some(known) if TableShape::of(known) == *shape => agent.hurry(),
-            _ => agent.wish(now, Wish { table, shape: shape.clone(), since: map.epoch }),
+        match change.is_in(map) {
+            true => agent.hurry(),
+            false => agent.wish(now, Wish { change: change.clone(), since: map.epoch }),
         }
     }
 

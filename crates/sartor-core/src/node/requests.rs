@@ -2,12 +2,13 @@
 
 use super::letters::Content;
 use super::locking::{LockEvent, Went};
-use super::{Actions, Node, Reply};
+use super::{Actions, Node, Reply, aside};
 use crate::controlet::Input;
 use crate::forward::{Answer, GivenUp, Line};
 use crate::ids::{Position, ShardId};
 use crate::mutants::{Fault, planted};
-use crate::operation::{Consistency, Failure, FailureKind, From, Outcome, Request, SessionId};
+use crate::operation::{Consistency, Failure, FailureKind, From, Op, Outcome, Request, SessionId};
+use crate::routing::map::Shard;
 use crate::seat::Seat;
 use crate::session::Way;
 use crate::time::Now;
@@ -51,11 +52,19 @@ impl Node {
         let From::Session { session, .. } = request.from else { return };
         let seat = self.seats.get(usize::from(request.shard.0)).and_then(Option::as_ref);
         let lane = self.sessions.lane(session, request.shard);
-        let near = |request: &Request| seat.is_some_and(|seat| seat.takes(request));
-        match lane.admit(request, near) {
+        let scans = &self.scans;
+        let wanted = |request: &Request| match &request.op {
+            Op::Range(_) => {
+                let scans = scans.get(usize::from(request.shard.0)).copied().unwrap_or_default();
+                scans.way(|| seat.is_some_and(|seat| seat.takes(request)))
+            }
+            _ if seat.is_some_and(|seat| seat.takes(request)) => Way::Near,
+            _ => Way::Away,
+        };
+        match lane.admit(request, wanted) {
             Some((Way::Near, request)) if request.op.is_write() => self.write_near(now, request, out),
             Some((Way::Near, request)) => self.step_seat(now, request.shard, Input::Request(request), out),
-            Some((Way::Away, request)) => self.send_away(now, request, out),
+            Some((way, request)) => self.send(now, request, way, out),
             None => {}
         }
     }
@@ -70,9 +79,19 @@ impl Node {
         self.step_seat(now, shard, Input::Request(Request { from, ..request }), out);
     }
 
-    pub(super) fn send_away(&mut self, now: Now, request: Request, out: &mut Actions) {
-        if let Err(request) = self.line(request.shard).push(now, request) {
-            self.refuse(now, request, Way::Away, out);
+    /// To the head, or aside.
+    pub(super) fn send(&mut self, now: Now, mut request: Request, way: Way, out: &mut Actions) {
+        if self.is_vacant(request.shard) {
+            return self.reply(now, (request.from, way), request.shard, table_gone(), Position::ZERO, out);
+        }
+        if way == Way::Aside {
+            if let Some(refusal) = self.nowhere(&request) {
+                return self.reply(now, (request.from, way), request.shard, refusal, Position::ZERO, out);
+            }
+            aside::begin(&mut request);
+        }
+        if let Err(request) = self.line(request.shard).push(now, request, way) {
+            self.refuse(now, request, way, out);
         }
     }
 
@@ -101,15 +120,28 @@ impl Node {
 
     /// A request that was near is another head's after all.
     pub(super) fn turn_away(&mut self, now: Now, request: Request, out: &mut Actions) {
-        let From::Session { session, .. } = request.from else { return };
-        if self.turn_lane(session, request.shard) {
-            self.send_away(now, request, out);
+        let From::Session { session, .. } = request.from else {
+            return self.not_known_here(now, &request, out);
+        };
+        if self.goes_aside(&request) {
+            // A view came meanwhile in which it goes another way.
+            return self.reply(
+                now,
+                (request.from, Way::Near),
+                request.shard,
+                other_way(),
+                Position::ZERO,
+                out,
+            );
+        }
+        if self.turn_lane(session, request.shard, (Way::Near, Way::Away)) {
+            self.send(now, request, Way::Away, out);
         }
     }
 
-    pub(super) fn turn_lane(&mut self, session: SessionId, shard: ShardId) -> bool {
+    pub(super) fn turn_lane(&mut self, session: SessionId, shard: ShardId, (from, to): (Way, Way)) -> bool {
         let is_open = self.sessions.is_open(session);
-        if is_open && self.sessions.lane(session, shard).turn() {
+        if is_open && self.sessions.lane(session, shard).turn(from, to) {
             self.freed.push((session, shard));
         }
         is_open
@@ -142,6 +174,9 @@ impl Node {
                     && (self.line(shard).is_near(sequence)
                         || !self.seat(shard).is_some_and(Seat::is_head)) =>
             {
+                if let Some(Some(seat)) = self.seats.get_mut(usize::from(shard.0)) {
+                    seat.end_aside(worker, incarnation, sequence);
+                }
                 self.settle(now, shard, sequence, outcome, position, out);
             }
             From::Worker { worker, incarnation, sequence, .. } => {
@@ -172,9 +207,8 @@ impl Node {
         position: Position,
         out: &mut Actions,
     ) {
-        if let Some((request, near)) = self.line(shard).settle(now, sequence) {
-            let way = if near { Way::Near } else { Way::Away };
-            self.reply(now, (request.from, way), shard, outcome, position, out);
+        if let Some((request, way)) = self.line(shard).settle(now, sequence) {
+            self.finish(now, (request, way), outcome, position, out);
         }
     }
 
@@ -186,11 +220,11 @@ impl Node {
         let headless = self.is_headless(shard);
         let line = &mut self.lines[usize::from(shard.0)];
         line.set_headless(now, headless);
-        for GivenUp { request, near, sent } in line.tick(now) {
+        for GivenUp { request, way, sent, .. } in line.tick(now) {
             let outcome = given_up(&request, sent && !planted(Fault::RefuseSent));
-            let way = if near { Way::Near } else { Way::Away };
-            self.reply(now, (request.from, way), shard, outcome, Position::ZERO, out);
+            self.finish(now, (request, way), outcome, Position::ZERO, out);
         }
+        self.ask_aside(now, shard, out);
         let Some(head) = self.map.as_ref().and_then(|map| map.head_of(shard)) else { return };
         while let Some(forwards) = self.lines[usize::from(shard.0)].flush(now) {
             self.post(now, head, (Kind::Forward, shard), Content::Forwards(forwards), out);
@@ -204,19 +238,49 @@ impl Node {
         self.agent.as_ref().is_some_and(|agent| agent.is_gone(*head))
     }
 
+    /// The shard began again with what was on disk, without what its members remembered of requests: nobody can tell any more
+    /// which of those that were sent have taken effect.
+    pub(super) fn give_up_sent(&mut self, now: Now, shard: ShardId, out: &mut Actions) {
+        for GivenUp { request, way, sent, .. } in self.line(shard).give_up_sent() {
+            let outcome = given_up(&request, sent);
+            self.finish(now, (request, way), outcome, Position::ZERO, out);
+        }
+    }
+
+    fn is_vacant(&self, shard: ShardId) -> bool {
+        self.map.as_ref().and_then(|map| map.shard(shard)).is_some_and(Shard::is_vacant)
+    }
+
+    /// The shard's table was deleted: nobody will answer. Whether what was sent took effect is of no interest any more.
+    pub(super) fn give_up_all(&mut self, now: Now, shard: ShardId, out: &mut Actions) {
+        for GivenUp { request, way, .. } in self.line(shard).give_up_all() {
+            self.finish(now, (request, way), table_gone(), Position::ZERO, out);
+        }
+    }
+
     /// The shard has another view: what is not answered goes to its head.
-    pub(super) fn restart_line(&mut self, shard: ShardId) {
+    pub(super) fn restart_line(&mut self, now: Now, shard: ShardId, out: &mut Actions) {
+        self.give_up_ranges(now, shard, out);
         let head_is_here = self.seat(shard).is_some_and(Seat::is_head);
-        for from in self.line(shard).restart(head_is_here) {
+        for (from, before, way) in self.line(shard).restart(head_is_here) {
             if let From::Session { session, .. } = from {
-                self.turn_lane(session, shard);
+                self.turn_lane(session, shard, (before, way));
             }
         }
     }
 }
 
+/// What to tell of a range that another replica is to be asked for now.
+pub(super) fn other_way() -> Outcome {
+    Failure::outcome(FailureKind::Retry, "another copy reads in key order now; try again")
+}
+
+fn table_gone() -> Outcome {
+    Failure::outcome(FailureKind::Invalid, "the table was deleted; SELECT another one")
+}
+
 /// What to tell of a request whose answer did not come in time.
-fn given_up(request: &Request, sent: bool) -> Outcome {
+pub(super) fn given_up(request: &Request, sent: bool) -> Outcome {
     let shard = request.shard.0;
     if sent && request.op.is_write() {
         let text =

@@ -1,9 +1,11 @@
 //! Newer maps: replicas here go on, end, or begin.
 
-use super::{Actions, Node};
+use super::aside::Scans;
+use super::{Actions, Node, Opened};
 use crate::controlet::{Input, Mode, mode};
-use crate::ids::{ShardId, WorkerId};
+use crate::ids::{Position, ShardId, WorkerId};
 use crate::mutants::{Fault, planted};
+use crate::record::Bounds;
 use crate::routing::map::{ClusterMap, Member, Shard};
 use crate::seat::{Seat, view_of};
 use crate::time::Now;
@@ -18,13 +20,25 @@ impl Node {
         }
         let old = self.map.replace(map.clone());
         self.seats.resize_with(map.shards.len().max(self.seats.len()), || None);
+        let scans: Vec<Scans> = map.shards.iter().map(|shard| self.scans_of(&map, shard)).collect();
+        self.scans = if scans.iter().all(|scans| *scans == Scans::Usual) { Vec::new() } else { scans };
         for shard in &map.shards {
             let known = old.as_ref().and_then(|old| old.shard(shard.id));
             if known.is_none_or(|known| known.epoch != shard.epoch || known.joining != shard.joining) {
                 self.reseat(now, &map, shard, out);
             }
+            if shard.is_vacant() {
+                self.give_up_all(now, shard.id, out);
+                continue;
+            }
+            let resumed = shard.start != shard.beginning();
+            if known.is_some_and(|known| resumed && known.start != shard.start)
+                && !planted(Fault::ResendAfterResume)
+            {
+                self.give_up_sent(now, shard.id, out);
+            }
             if known.is_none_or(|known| known.epoch != shard.epoch) {
-                self.restart_line(shard.id);
+                self.restart_line(now, shard.id, out);
             }
         }
         let locks = |shard: &Shard| self.mode_of(&map, shard).is_some_and(|mode| mode.locks);
@@ -42,12 +56,18 @@ impl Node {
 
     /// A shard has other members than before, or another one joins: a replica here goes on, ends, or begins.
     pub(super) fn reseat(&mut self, now: Now, map: &ClusterMap, shard: &Shard, out: &mut Actions) {
-        let Some(mode) = self.mode_of(map, shard) else { return };
+        let seat = self.seats[usize::from(shard.id.0)].as_ref();
+        // Where the table was deleted, the last view is of the mode that it had.
+        let left = seat.filter(|_| shard.is_vacant()).map(|seat| seat.view.rules);
+        let Some(rules) = left.or(self.mode_of(map, shard).map(|mode| mode.rules)) else { return };
         let me = Member { node: self.me.node, incarnation: self.incarnation };
-        let view = view_of(shard, mode.rules, me);
+        let view = view_of(shard, rules, self.is_durable(map, shard), self.bounds(map, shard), me);
         let mut outbox = core::mem::take(&mut self.outbox);
         if let Some(seat) = &mut self.seats[usize::from(shard.id.0)] {
             let leaves = seat.view.is_member() && !seat.goes_on(&view);
+            if view.is_member() && !seat.view.is_member() && seat.goes_on(&view) {
+                out.filled.push(shard.id);
+            }
             if !(leaves && planted(Fault::LeaveWithoutStopping)) {
                 seat.on_view(now, view, &mut outbox);
             }
@@ -66,19 +86,37 @@ impl Node {
         self.outbox = outbox;
     }
 
+    /// Whether the copy of a shard here outlives the process.
+    fn is_durable(&self, map: &ClusterMap, shard: &Shard) -> bool {
+        let kind = map.kind_at(shard, self.me.node);
+        kind.is_some_and(|kind| self.settings.durable.contains(&kind))
+    }
+
+    /// Which records all stores of a shard take, old ones that are there yet included.
+    pub fn bounds(&self, map: &ClusterMap, shard: &Shard) -> Bounds {
+        let bounds_of = self.settings.bounds_of;
+        let Some(table) = map.table_of(shard) else { return Bounds::default() };
+        let bounds = bounds_of(&table.datalet);
+        if shard.outdated.is_empty() { bounds } else { bounds.and(bounds_of(&table.datalet_before)) }
+    }
+
     fn mode_of(&self, map: &ClusterMap, shard: &Shard) -> Option<&'static Mode> {
         map.table_of(shard).and_then(|table| mode(self.settings.modes, &table.mode))
     }
 
-    /// A replica begins, empty.
+    /// A replica begins.
     pub(super) fn open_seat(&mut self, now: Now, map: &ClusterMap, shard: &Shard, out: &mut Actions) {
         // A mode that this node does not know has no replica here.
         let Some(mode) = self.mode_of(map, shard) else { return };
         let me = Member { node: self.me.node, incarnation: self.incarnation };
-        let view = view_of(shard, mode.rules, me);
+        let view = view_of(shard, mode.rules, self.is_durable(map, shard), self.bounds(map, shard), me);
         if view.includes_me() && map.worker_of(shard.id) == self.me.worker {
+            let held = shard.joining.filter(|joining| joining.member == me).map(|joining| joining.held);
+            let held = held.filter(|held| !view.is_member() && *held != Position::ZERO);
+            let (start, whole) = (held.unwrap_or(view.start), held.is_some() || view.is_member());
+            let kept = start != shard.beginning();
             self.seats[usize::from(shard.id.0)] = Some(Seat::new(now, mode, view, &self.settings));
-            out.opened.push((shard.id, shard.born));
+            out.opened.push(Opened { shard: shard.id, born: shard.born, start, kept, whole });
             self.step_seat(now, shard.id, Input::Full(self.full), out);
         }
     }

@@ -1,10 +1,11 @@
 //! The cluster map: who holds what, under one epoch.
 
-use crate::ids::{Epoch, Incarnation, NodeId, ShardId, WorkerId};
+use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
+use crate::keeper::Mark;
 use crate::routing::slot::SLOTS;
 use alloc::string::String;
-use alloc::vec;
 use alloc::vec::Vec;
+use bytes::Bytes;
 
 /// All that a node must know to route and serve. Only the coordinator makes one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -19,9 +20,10 @@ pub struct ClusterMap {
     pub workers: u8,
     /// All nodes, in order of index, standbys included.
     pub nodes: Vec<NodeEntry>,
-    /// All tables.
+    /// All tables, in order of number; the first one is there from the beginning and stays.
     pub tables: Vec<Table>,
-    /// All shards of all tables, in order of index.
+    /// All shards of all tables, in order of index. Those of deleted tables are vacant: a number is not used again, as requests
+    /// on their way carry it.
     pub shards: Vec<Shard>,
 }
 
@@ -39,7 +41,7 @@ pub struct NodeEntry {
 /// A named key space.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Table {
-    /// Its index.
+    /// Its number, which no other table ever has.
     pub id: u16,
     /// Its name.
     pub name: String,
@@ -49,10 +51,34 @@ pub struct Table {
     pub datalet: String,
     /// How many copies each of its shards should have.
     pub copies: u8,
+    /// The epoch in which it began.
+    pub created: Epoch,
     /// The epoch in which it was last given another mode, datalet or number of copies.
     pub switched: Epoch,
     /// The datalet that it had before, in which there may be copies yet.
     pub datalet_before: String,
+    /// What its shards are parts of.
+    pub partition: Partition,
+}
+
+/// How the keys of a table are spread over its shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Partition {
+    /// By the slots that they hash to.
+    #[default]
+    Hash,
+    /// By their order: each shard has the keys from its `lower` one up to the next shard's.
+    Range,
+}
+
+impl Partition {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Partition::Hash => "hash",
+            Partition::Range => "range",
+        }
+    }
 }
 
 /// A part of a table.
@@ -60,16 +86,20 @@ pub struct Table {
 pub struct Shard {
     /// Its index.
     pub id: ShardId,
-    /// The table's index.
+    /// The table's number.
     pub table: u16,
     /// The map's epoch at this shard's last change: what its frames carry.
     pub epoch: Epoch,
-    /// Its slots, as inclusive ranges.
+    /// Its slots, as inclusive ranges, in a table that is spread by hash.
     pub slots: Vec<(u16, u16)>,
+    /// Its least key, in a table that is spread by range.
+    pub lower: Bytes,
     /// Its replicas in the order that the mode gives a meaning; the first orders writes.
     pub members: Vec<Member>,
     /// The epoch in which it began, empty: a later one than the first where all copies were lost.
     pub born: Epoch,
+    /// Where its members stood when it last began: at an empty beginning, or with what had outlived them on disk.
+    pub start: Position,
     /// Members whose store is of the table's former datalet.
     pub outdated: Vec<Member>,
     /// The replica that is being filled, or that has joined and is not proven yet.
@@ -85,6 +115,9 @@ pub struct Joining {
     pub member: Member,
     /// The map's epoch when this fill began: tells one attempt from another.
     pub since: Epoch,
+    /// How far the copy stands that is on its disk, from an earlier life: what came later is all that it needs, if that place
+    /// is in the history. Zero where there is none.
+    pub held: Position,
 }
 
 /// A replica's place: one life of one node.
@@ -94,6 +127,45 @@ pub struct Member {
     pub node: NodeId,
     /// The life of it that holds the data.
     pub incarnation: Incarnation,
+}
+
+impl Table {
+    /// Whether its stores are somewhere already, and what is in the first one is the table.
+    pub fn is_adopted(&self) -> bool {
+        is_adopted(&self.datalet)
+    }
+}
+
+/// Of several datalet kinds, separated by commas, the one of a node: they take turns.
+pub fn kind_of(kinds: &str, node: NodeId) -> &str {
+    let count = kinds.split(',').count();
+    kinds.split(',').nth(usize::from(node.0) % count).unwrap_or(kinds)
+}
+
+/// Whether stores of these kinds are somewhere already: they have addresses.
+pub fn is_adopted(datalet: &str) -> bool {
+    datalet.contains("://")
+}
+
+impl Shard {
+    /// Where an empty copy stands: in the epoch in which the shard began, later than all that was seen of one that lost its
+    /// data, and the same at all members, whenever they come to it.
+    pub fn beginning(&self) -> Position {
+        Position { epoch: self.born, sequence: 0 }
+    }
+
+    /// Whether a copy that a node's former life left on its disk may be needed yet: the node is to have one, or there are fewer
+    /// than there should be.
+    pub fn may_need(&self, node: NodeId, copies: u8) -> bool {
+        let joining = self.joining.iter().map(|joining| &joining.member);
+        let concerned = self.members.iter().chain(joining).any(|member| member.node == node);
+        !self.is_vacant() && (concerned || self.members.len() < usize::from(copies))
+    }
+
+    /// Whether its table was deleted.
+    pub fn is_vacant(&self) -> bool {
+        self.members.is_empty()
+    }
 }
 
 impl ClusterMap {
@@ -107,9 +179,50 @@ impl ClusterMap {
         self.nodes.get(usize::from(id.0))
     }
 
-    /// A shard's table.
+    /// A table by number.
+    pub fn table(&self, id: u16) -> Option<&Table> {
+        self.tables.binary_search_by_key(&id, |table| table.id).ok().and_then(|place| self.tables.get(place))
+    }
+
+    /// A table by name.
+    pub fn table_named(&self, name: &str) -> Option<&Table> {
+        self.tables.iter().find(|table| table.name == name)
+    }
+
+    /// A shard's table; none of one that was deleted.
     pub fn table_of(&self, shard: &Shard) -> Option<&Table> {
-        self.tables.get(usize::from(shard.table))
+        self.table(shard.table)
+    }
+
+    /// Whether what a node's disk holds of a shard is of no use any more. Of what is newer than this map it says nothing: somebody
+    /// may have put an old one back.
+    pub fn has_done_with(&self, mark: &Mark, node: NodeId) -> bool {
+        let is_newer = mark.born.max(mark.position.epoch) > self.epoch;
+        let copies = |shard| self.table_of(shard).map_or(0, |table| table.copies);
+        !is_newer && self.shard(mark.shard).is_some_and(|shard| !shard.may_need(node, copies(shard)))
+    }
+
+    /// The table, if any, that has stores at an address of these datalet kinds.
+    pub fn table_at<'a>(&'a self, kinds: &'a str) -> Option<(&'a Table, &'a str)> {
+        let addresses = kinds.split(',').filter(|kind| is_adopted(kind));
+        let has = |table: &&Table, address: &str| {
+            table.datalet.split(',').chain(table.datalet_before.split(',')).any(|kind| kind == address)
+        };
+        addresses.into_iter().find_map(|address| {
+            self.tables.iter().find(|table| has(table, address)).map(|table| (table, address))
+        })
+    }
+
+    /// The shards of a table.
+    pub fn shards_of(&self, table: u16) -> impl Iterator<Item = &Shard> {
+        self.shards.iter().filter(move |shard| shard.table == table && !shard.is_vacant())
+    }
+
+    /// The kind of datalet that a shard's replica on a node is in.
+    pub fn kind_at(&self, shard: &Shard, node: NodeId) -> Option<&str> {
+        let table = self.table_of(shard)?;
+        let is_outdated = shard.outdated.iter().any(|member| member.node == node);
+        Some(kind_of(if is_outdated { &table.datalet_before } else { &table.datalet }, node))
     }
 
     /// The worker that holds a shard's replica on each of its nodes.
@@ -121,17 +234,6 @@ impl ClusterMap {
     pub fn head_of(&self, shard: ShardId) -> Option<WorkerId> {
         let head = self.shard(shard)?.members.first()?;
         Some(WorkerId { node: head.node, worker: self.worker_of(shard) })
-    }
-
-    /// The shard of each slot of a table.
-    pub fn slot_table(&self, table: u16) -> Vec<ShardId> {
-        let mut slots = vec![ShardId(0); usize::from(SLOTS)];
-        for shard in self.shards.iter().filter(|shard| shard.table == table) {
-            for &(first, last) in &shard.slots {
-                slots[usize::from(first)..=usize::from(last)].fill(shard.id);
-            }
-        }
-        slots
     }
 }
 

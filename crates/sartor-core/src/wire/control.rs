@@ -1,9 +1,10 @@
 //! What nodes and coordinator say to each other, as bytes.
 
 use crate::controlet::{FillStatus, Status};
-use crate::coordinator::switch::{TableShape, Wish};
+use crate::coordinator::wish::Wish;
 use crate::coordinator::{Care, Heartbeat, Lag, NodeReport, NodeState, Repair, ReplicaReport, Welcome};
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId};
+use crate::keeper::Mark;
 use crate::routing::map::ClusterMap;
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
 use alloc::vec::Vec;
@@ -18,13 +19,9 @@ impl Wire for Heartbeat {
         put_bytes(out, self.peer_addr.as_bytes());
         put_list(out, &self.replicas, |out, report| report.encode(out));
         put_list(out, &self.reached, |out, node| put_varint(out, u64::from(node.0)));
-        put_option(out, self.wish.as_ref(), |out, wish| {
-            put_varint(out, u64::from(wish.table));
-            put_bytes(out, wish.shape.mode.as_bytes());
-            put_bytes(out, wish.shape.datalet.as_bytes());
-            out.push(wish.shape.copies);
-            wish.since.encode(out);
-        });
+        put_option(out, self.wish.as_ref(), |out, wish| wish.encode(out));
+        put_list(out, &self.held, |out, mark| mark.encode(out));
+        put_list(out, &self.unreadable, |out, shard| put_varint(out, u64::from(shard.0)));
     }
 
     fn decode(from: &mut Reader) -> Result<Heartbeat, Malformed> {
@@ -38,25 +35,38 @@ impl Wire for Heartbeat {
             replicas: from.list(ReplicaReport::decode)?,
             // Heartbeats of the version before end here.
             reached: if from.is_empty() { Vec::new() } else { from.list(|from| Ok(NodeId(from.number()?)))? },
-            wish: if from.is_empty() { None } else { from.option(wish)? },
+            wish: if from.is_empty() { None } else { from.option(Wish::decode)? },
+            held: if from.is_empty() { Vec::new() } else { from.list(Mark::decode)? },
+            unreadable: if from.is_empty() {
+                Vec::new()
+            } else {
+                from.list(|from| Ok(ShardId(from.number()?)))?
+            },
         })
     }
 }
 
-fn wish(from: &mut Reader) -> Result<Wish, Malformed> {
-    let table = from.number()?;
-    let shape = TableShape { mode: from.text()?, datalet: from.text()?, copies: from.byte()? };
-    Ok(Wish { table, shape, since: Epoch::decode(from)? })
-}
-
 impl Wire for ReplicaReport {
     fn encode(&self, out: &mut Vec<u8>) {
-        let Status { position, lost, gone, differs, proven, cut, fill, fill_failed, deaf, lags, sealed: _ } =
-            &self.status;
+        let Status {
+            position,
+            lost,
+            gone,
+            durable,
+            differs,
+            proven,
+            cut,
+            fill,
+            fill_failed,
+            deaf,
+            lags,
+            sealed: _,
+        } = &self.status;
         put_varint(out, u64::from(self.shard.0));
         self.epoch.encode(out);
         position.encode(out);
-        let flags = [*lost, *proven, *fill_failed, !deaf.is_empty(), !lags.is_empty(), *gone, *differs];
+        let (far, late) = (!deaf.is_empty(), !lags.is_empty());
+        let flags = [*lost, *proven, *fill_failed, far, late, *gone, *differs, *durable];
         out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
         put_list(out, cut, |out, node| put_varint(out, u64::from(node.0)));
         put_option(out, fill.as_ref(), |out, fill| {
@@ -88,10 +98,23 @@ impl Wire for ReplicaReport {
         let deaf = if flag(8) { from.list(|from| Ok(NodeId(from.number()?)))? } else { Vec::new() };
         let lag = |from: &mut Reader| Ok((NodeId(from.number()?), from.varint()?));
         let lags = if flag(16) { from.list(lag)? } else { Vec::new() };
-        let (lost, proven, fill_failed, gone, differs) = (flag(1), flag(2), flag(4), flag(32), flag(64));
+        let (lost, proven, fill_failed, gone) = (flag(1), flag(2), flag(4), flag(32));
+        let (differs, durable) = (flag(64), flag(128));
         let sealed = false;
-        let status =
-            Status { position, lost, gone, differs, sealed, proven, fill_failed, cut, fill, deaf, lags };
+        let status = Status {
+            position,
+            lost,
+            gone,
+            durable,
+            differs,
+            sealed,
+            proven,
+            fill_failed,
+            cut,
+            fill,
+            deaf,
+            lags,
+        };
         Ok(ReplicaReport { shard, epoch, status })
     }
 }
@@ -126,6 +149,11 @@ impl Wire for Welcome {
         });
         put_list(out, &self.care.unproven, |out, shard| put_varint(out, u64::from(shard.0)));
         self.care.epoch.encode(out);
+        put_list(out, &self.care.stuck, |out, (shard, node)| {
+            put_varint(out, u64::from(shard.0));
+            put_varint(out, u64::from(node.0));
+        });
+        self.care.known.encode(out);
     }
 
     fn decode(from: &mut Reader) -> Result<Welcome, Malformed> {
@@ -157,6 +185,12 @@ impl Wire for Welcome {
         if !from.is_empty() {
             care.unproven = from.list(|from| Ok(ShardId(from.number()?)))?;
             care.epoch = Epoch::decode(from)?;
+        }
+        if !from.is_empty() {
+            care.stuck = from.list(|from| Ok((ShardId(from.number()?), NodeId(from.number()?))))?;
+        }
+        if !from.is_empty() {
+            care.known = Epoch::decode(from)?;
         }
         Ok(Welcome { pid, addr, nodes, map, care })
     }

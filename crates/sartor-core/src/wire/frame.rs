@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 use bytes::{Buf, Bytes};
 
 /// The format's version; a frame of a newer one is refused.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 4;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 23;
 
@@ -37,9 +37,11 @@ pub enum Kind {
     Ping,
     /// The answer.
     Pong,
+    /// Reads for a replica that can do what the head's store cannot.
+    Aside,
 }
 
-const KINDS: [Kind; 9] = [
+const KINDS: [Kind; 10] = [
     Kind::Controlet,
     Kind::Forward,
     Kind::Answers,
@@ -49,6 +51,7 @@ const KINDS: [Kind; 9] = [
     Kind::Map,
     Kind::Ping,
     Kind::Pong,
+    Kind::Aside,
 ];
 
 /// The header of a frame.

@@ -1,14 +1,16 @@
 //! The cluster map as bytes: on the wire and in the coordinator's file.
 
-use crate::ids::{Epoch, Incarnation, NodeId, ShardId};
-use crate::routing::map::{ClusterMap, Joining, Member, NodeEntry, Shard, Table};
+use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId};
+use crate::routing::map::{ClusterMap, Joining, Member, NodeEntry, Partition, Shard, Table};
 use crate::routing::slot::SLOTS;
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
 use alloc::string::String;
 use alloc::vec::Vec;
+use bytes::Bytes;
 
-/// Version 1 knew no joining replicas, version 2 no switches, version 3 no other datalets.
-const VERSION: u8 = 4;
+/// Version 1 knew no joining replicas, version 2 no switches, version 3 no other datalets, version 4 no durable ones,
+/// version 5 no ranges and no tables that come and go.
+const VERSION: u8 = 6;
 
 impl Wire for ClusterMap {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -30,6 +32,8 @@ impl Wire for ClusterMap {
             out.push(table.copies);
             table.switched.encode(out);
             put_bytes(out, table.datalet_before.as_bytes());
+            out.push(u8::from(table.partition == Partition::Range));
+            table.created.encode(out);
         });
         put_list(out, &self.shards, |out, shard| {
             put_varint(out, u64::from(shard.id.0));
@@ -44,8 +48,11 @@ impl Wire for ClusterMap {
             put_option(out, shard.joining.as_ref(), |out, joining| {
                 joining.member.encode(out);
                 put_varint(out, joining.since.0);
+                joining.held.encode(out);
             });
             put_list(out, &shard.outdated, |out, member| member.encode(out));
+            shard.start.encode(out);
+            put_bytes(out, &shard.lower);
         });
     }
 
@@ -54,8 +61,6 @@ impl Wire for ClusterMap {
         if !(1..=VERSION).contains(&version) {
             return Err(Malformed("cluster map of another version"));
         }
-        let joining =
-            |from: &mut Reader| Ok(Joining { member: Member::decode(from)?, since: Epoch(from.varint()?) });
         let map = ClusterMap {
             cluster: from.varint()?,
             epoch: Epoch(from.varint()?),
@@ -68,32 +73,55 @@ impl Wire for ClusterMap {
                     peer_addr: from.text()?,
                 })
             })?,
-            tables: from.list(|from| {
-                Ok(Table {
-                    id: from.number()?,
-                    name: from.text()?,
-                    mode: from.text()?,
-                    datalet: from.text()?,
-                    copies: from.byte()?,
-                    switched: if version < 3 { Epoch(1) } else { Epoch::decode(from)? },
-                    datalet_before: if version < 4 { String::new() } else { from.text()? },
-                })
-            })?,
-            shards: from.list(|from| {
-                Ok(Shard {
-                    id: ShardId(from.number()?),
-                    table: from.number()?,
-                    epoch: Epoch(from.varint()?),
-                    slots: from.list(|from| Ok((from.number()?, from.number()?)))?,
-                    members: from.list(Member::decode)?,
-                    born: if version == 1 { Epoch(1) } else { Epoch::decode(from)? },
-                    joining: if version == 1 { None } else { from.option(joining)? },
-                    outdated: if version < 4 { Vec::new() } else { from.list(Member::decode)? },
-                })
-            })?,
+            tables: from.list(|from| table(from, version))?,
+            shards: from.list(|from| shard(from, version))?,
         };
         if is_consistent(&map) { Ok(map) } else { Err(Malformed("cluster map that contradicts itself")) }
     }
+}
+
+fn table(from: &mut Reader, version: u8) -> Result<Table, Malformed> {
+    let mut table = Table {
+        id: from.number()?,
+        name: from.text()?,
+        mode: from.text()?,
+        datalet: from.text()?,
+        copies: from.byte()?,
+        created: Epoch(1),
+        switched: if version < 3 { Epoch(1) } else { Epoch::decode(from)? },
+        datalet_before: if version < 4 { String::new() } else { from.text()? },
+        partition: Partition::Hash,
+    };
+    if version >= 6 {
+        table.partition = if from.byte()? == 0 { Partition::Hash } else { Partition::Range };
+        table.created = Epoch::decode(from)?;
+    }
+    Ok(table)
+}
+
+fn shard(from: &mut Reader, version: u8) -> Result<Shard, Malformed> {
+    let joining = |from: &mut Reader| {
+        let (member, since) = (Member::decode(from)?, Epoch(from.varint()?));
+        let held = if version < 6 { Position::ZERO } else { Position::decode(from)? };
+        Ok(Joining { member, since, held })
+    };
+    let mut shard = Shard {
+        id: ShardId(from.number()?),
+        table: from.number()?,
+        epoch: Epoch(from.varint()?),
+        slots: from.list(|from| Ok((from.number()?, from.number()?)))?,
+        members: from.list(Member::decode)?,
+        born: if version == 1 { Epoch(1) } else { Epoch::decode(from)? },
+        joining: if version == 1 { None } else { from.option(joining)? },
+        outdated: if version < 4 { Vec::new() } else { from.list(Member::decode)? },
+        start: Position::ZERO,
+        lower: Bytes::new(),
+    };
+    shard.start = if version < 5 { shard.beginning() } else { Position::decode(from)? };
+    if version >= 6 {
+        shard.lower = from.bytes()?;
+    }
+    Ok(shard)
 }
 
 impl Wire for Member {
@@ -111,14 +139,14 @@ impl Wire for Member {
 fn is_consistent(map: &ClusterMap) -> bool {
     let shard_is = |(place, shard): (usize, &Shard)| {
         usize::from(shard.id.0) == place
-            && usize::from(shard.table) < map.tables.len()
-            && !shard.members.is_empty()
+            && map.table_of(shard).is_none() == shard.is_vacant()
             && shard.members.iter().all(|member| usize::from(member.node.0) < map.nodes.len())
             && shard.joining.is_none_or(|joining| usize::from(joining.member.node.0) < map.nodes.len())
             && shard.slots.iter().all(|(first, last)| first <= last && *last < SLOTS)
     };
     map.nodes.iter().enumerate().all(|(place, node)| usize::from(node.id.0) == place)
-        && map.tables.iter().enumerate().all(|(place, table)| usize::from(table.id) == place)
+        && map.tables.first().is_none_or(|first| first.id == 0)
+        && map.tables.is_sorted_by(|one, other| one.id < other.id)
         && map.shards.iter().enumerate().all(shard_is)
 }
 
@@ -131,22 +159,35 @@ mod tests {
     fn a_map_comes_back_and_nonsense_does_not() {
         let member = Member { node: NodeId(0), incarnation: Incarnation(7) };
         let shard = Shard { slots: vec![(0, SLOTS - 1)], members: vec![member], ..Shard::default() };
+        let table = |id| Table {
+            id,
+            mode: "ms+ec".into(),
+            copies: 1,
+            partition: Partition::Range,
+            ..Table::default()
+        };
         let good = ClusterMap {
             cluster: 5,
             epoch: Epoch(3),
             nodes: vec![NodeEntry { client_addr: "a:1".into(), ..NodeEntry::default() }],
-            tables: vec![Table { mode: "ms+ec".into(), copies: 1, ..Table::default() }],
-            shards: vec![shard],
+            tables: [0, 5].map(table).into(),
+            shards: vec![
+                shard.clone(),
+                Shard { id: ShardId(1), table: 3, members: vec![], ..shard.clone() },
+                Shard { id: ShardId(2), table: 5, lower: Bytes::from_static(b"m"), ..shard },
+            ],
             ..ClusterMap::default()
         };
         assert_eq!(ClusterMap::from_bytes(good.to_bytes()), Ok(good.clone()));
-        let spoil: [fn(&mut ClusterMap); 6] = [
+        let spoil: [fn(&mut ClusterMap); 8] = [
             |map| map.shards[0].id = ShardId(7),
             |map| map.shards[0].slots = vec![(0, SLOTS)],
             |map| map.shards[0].slots = vec![(5, 4)],
             |map| map.shards[0].table = 1,
             |map| map.shards[0].members.clear(),
             |map| map.nodes.clear(),
+            |map| map.tables.reverse(),
+            |map| drop(map.tables.pop()),
         ];
         for spoil in spoil {
             let mut bad = good.clone();

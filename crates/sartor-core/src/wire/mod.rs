@@ -6,3 +6,4 @@ pub mod frame;
 pub mod map;
 pub mod message;
 pub mod operation;
+pub mod wish;

@@ -6,12 +6,16 @@ use crate::operation::{
     Action, Batch, Consistency, ExpireIf, Expiry, Failure, FailureKind, Once, Op, Outcome, Presence, Scan,
     Set, TimeUnit, Version,
 };
+use crate::range::{Range, Ranged};
 use crate::run::{Answers, Run};
-use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_varint};
+use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
 use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use bytes::Bytes;
 
+/// The byte that a range begins with.
+const RANGE: u8 = 10;
 const EXPIRE_IFS: [ExpireIf; 5] =
     [ExpireIf::Always, ExpireIf::None, ExpireIf::Some, ExpireIf::Later, ExpireIf::Earlier];
 const TIME_UNITS: [TimeUnit; 4] =
@@ -73,6 +77,7 @@ impl Wire for Op {
                 put_varint(out, *timeout_ms);
             }
             Op::Survey => out.push(6),
+            Op::Range(range) => encode_range(range, out),
             Op::Once(once) => {
                 out.push(7);
                 put_bytes(out, &once.id);
@@ -127,8 +132,43 @@ fn decode_flat(from: &mut Reader, tag: u8) -> Result<Op, Malformed> {
         4 => Op::Scan(Scan { cursor: Cursor::decode(from)?, count: from.number()? }),
         5 => Op::Wait { copies: from.number()?, timeout_ms: from.varint()? },
         6 => Op::Survey,
+        RANGE => Op::Range(Box::new(decode_range(from)?)),
         _ => return Err(Malformed("unknown operation")),
     })
+}
+
+fn encode_range(range: &Range, out: &mut Vec<u8>) {
+    out.push(RANGE);
+    put_bytes(out, &range.start);
+    put_option(out, range.end.as_ref(), |out, end| put_bytes(out, end));
+    put_varint(out, u64::from(range.limit));
+    put_varint(out, u64::from(range.bytes_max));
+    out.push(u8::from(range.values) | u8::from(range.reverse) << 1);
+    put_option(out, range.judged.as_ref(), |out, judged| put_deadlines(out, judged));
+}
+
+fn put_deadlines(out: &mut Vec<u8>, records: &[(Bytes, u64)]) {
+    put_list(out, records, |out, (key, at)| {
+        put_bytes(out, key);
+        put_varint(out, *at);
+    });
+}
+
+fn get_deadlines(from: &mut Reader) -> Result<Vec<(Bytes, u64)>, Malformed> {
+    from.list(|from| Ok((from.bytes()?, from.varint()?)))
+}
+
+fn decode_range(from: &mut Reader) -> Result<Range, Malformed> {
+    let (start, end) = (from.bytes()?, from.option(Reader::bytes)?);
+    let (limit, bytes_max) = (from.number()?, from.number()?);
+    match from.byte()? {
+        flags @ 0..4 => {
+            let (values, reverse) = (flags & 1 != 0, flags & 2 != 0);
+            let judged = from.option(get_deadlines)?;
+            Ok(Range { start, end, limit, bytes_max, values, reverse, judged })
+        }
+        _ => Err(Malformed("unknown way through a range")),
+    }
 }
 
 impl Wire for Action {
@@ -336,6 +376,18 @@ impl Wire for Outcome {
                 put_list(out, keys, |out, key| put_bytes(out, key));
                 cursor.encode(out);
             }
+            Outcome::Ranged(ranged) => {
+                out.push(10);
+                put_list(out, &ranged.pairs, |out, (key, value)| {
+                    put_bytes(out, key);
+                    put_option(out, value.as_ref(), |out, value| put_bytes(out, value));
+                });
+                put_option(out, ranged.next.as_ref(), |out, next| put_bytes(out, next));
+            }
+            Outcome::Dead(records) => {
+                out.push(11);
+                put_deadlines(out, records);
+            }
             Outcome::Failed(failure) => {
                 out.push(8);
                 put_choice(out, &FAILURE_KINDS, &failure.kind);
@@ -373,6 +425,11 @@ fn decode_outcome(from: &mut Reader, tag: u8) -> Result<Outcome, Malformed> {
             kind: get_choice(from, &FAILURE_KINDS)?,
             text: Cow::Owned(from.text()?),
         }),
+        10 => {
+            let pairs = from.list(|from| Ok((from.bytes()?, from.option(Reader::bytes)?)))?;
+            Outcome::Ranged(Box::new(Ranged { pairs, next: from.option(Reader::bytes)? }))
+        }
+        11 => Outcome::Dead(get_deadlines(from)?),
         _ => return Err(Malformed("unknown outcome")),
     })
 }
@@ -382,7 +439,6 @@ mod tests {
     use super::*;
     use crate::ids::Epoch;
     use alloc::vec;
-    use bytes::Bytes;
 
     fn actions() -> Vec<Action> {
         let value = Bytes::from_static(b"v\0\r\n");
@@ -417,6 +473,12 @@ mod tests {
         ops.extend([Op::Len, Op::Clear, Op::Survey, Op::Wait { copies: 2, timeout_ms: 500 }]);
         for cursor in [Cursor::Start, Cursor::Number(5), Cursor::Key(key), Cursor::End] {
             ops.push(Op::Scan(Scan { cursor, count: 10 }));
+            let (start, end) = (Bytes::from_static(b"a"), Some(Bytes::from_static(b"b")));
+            let range =
+                Range { start, end, limit: 7, bytes_max: 9, values: true, reverse: false, judged: None };
+            let judged = Some(vec![(Bytes::from_static(b"k"), 99)]);
+            let back = Range { reverse: true, values: false, judged, ..range.clone() };
+            ops.extend([range, back].map(|range| Op::Range(Box::new(range))));
         }
         let once = |op: &Op| Once { id: Bytes::from_static(b"id"), fingerprint: u64::MAX, op: op.clone() };
         ops.extend(ops.iter().map(|op| Op::Once(Box::new(once(op)))).collect::<Vec<_>>());
@@ -438,6 +500,11 @@ mod tests {
             Outcome::Aborted,
             Outcome::Version(Version::AbsentAt(at)),
             Outcome::Page(vec![Bytes::from_static(b"k")], Cursor::End),
+            Outcome::Dead(vec![(Bytes::from_static(b"k"), u64::MAX)]),
+            Outcome::Ranged(Box::new(Ranged {
+                pairs: vec![(Bytes::from_static(b"k"), Some(Bytes::new())), (Bytes::from_static(b"l"), None)],
+                next: Some(Bytes::from_static(b"m")),
+            })),
             Failure::outcome(FailureKind::Uncertain, "who knows"),
         ];
         outcomes.push(Outcome::Many(outcomes.clone()));

@@ -10,6 +10,7 @@ use sartor_core::datalet::{Cursor, Datalet, DataletError, Page};
 use sartor_core::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
 use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
 use sartor_core::operation::{Action, Consistency, From, Op, Outcome, Request, SessionId, Set};
+use sartor_core::record::Bounds;
 use sartor_core::routing::map::{Joining, Member};
 use sartor_core::survey::Report;
 use sartor_core::time::{Micros, Now, millis};
@@ -90,9 +91,16 @@ pub fn view(epoch: u64, me: u16, members: &[u16], joining: Option<(u16, u64)>) -
         epoch: Epoch(epoch),
         me: NodeId(me),
         members: members.iter().map(|node| member(*node)).collect(),
-        joining: joining.map(|(node, since)| Joining { member: member(node), since: Epoch(since) }),
+        joining: joining.map(|(node, since)| Joining {
+            member: member(node),
+            since: Epoch(since),
+            ..Joining::default()
+        }),
         born: Epoch(1),
+        start: Position { epoch: Epoch(1), sequence: 0 },
+        durable: false,
         rules: CHAIN.rules,
+        bounds: Bounds::default(),
     }
 }
 

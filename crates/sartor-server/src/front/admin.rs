@@ -8,7 +8,9 @@ use crate::resp::parse::Args;
 use crate::resp::reply::{Reply, Version as Resp};
 use crate::settings::Name;
 use crate::stats;
+use sartor_core::ids::ShardId;
 use sartor_core::operation::{Consistency, Op, parse_integer};
+use std::collections::BTreeMap;
 
 type Planned = Result<Plan, String>;
 
@@ -84,15 +86,6 @@ pub fn time(_: &mut Connection, _: &Args, env: &mut Env<'_>) -> Planned {
 pub fn lolwut(connection: &mut Connection, _: &Args, _: &mut Env<'_>) -> Planned {
     let _ = connection;
     local(|out| out.bulk(format!("Sartor ver. {VERSION}\n").as_bytes()))
-}
-
-/// `SELECT index`
-pub fn select(_: &mut Connection, args: &Args, _: &mut Env<'_>) -> Planned {
-    match parse_integer(args.get(1)) {
-        Some(0) => ok(),
-        Some(_) => Err("ERR DB index is out of range".into()),
-        None => Err("ERR value is not an integer or out of range".into()),
-    }
 }
 
 /// `READONLY`
@@ -246,10 +239,11 @@ fn client_reply(connection: &mut Connection, args: &Args) -> Planned {
 /// A connection's line in CLIENT LIST.
 pub fn client_line(connection: &Connection) -> String {
     format!(
-        "id={} addr={} name={} db=0 multi={} resp={} cmd={} lib-name={} lib-ver={} omem={}\n",
+        "id={} addr={} name={} db={} multi={} resp={} cmd={} lib-name={} lib-ver={} omem={}\n",
         connection.id,
         connection.addr,
         connection.name,
+        connection.table,
         if connection.in_transaction() { 1 } else { -1 },
         if connection.resp == Resp::Three { 3 } else { 2 },
         if connection.last_command.is_empty() { "NULL" } else { connection.last_command },
@@ -381,29 +375,47 @@ pub fn config(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Pl
 /// `INFO [section ...]`
 pub fn info(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let sections = (1..args.len()).map(|index| text(args.get(index)).to_lowercase()).collect();
-    let parts = env.everywhere(&Op::Len).unwrap_or_default();
-    Ok(Plan::Parts(parts, Join::Info(sections)))
+    let parts = env.in_all_tables(&Op::Len).unwrap_or_default();
+    let table =
+        |(shard, _): &(ShardId, Op)| env.map.and_then(|map| map.shard(*shard)).map(|shard| shard.table);
+    let tables = parts.iter().filter_map(table).collect();
+    Ok(Plan::Parts(parts, Join::Info(sections, tables)))
 }
 
-/// Writes INFO, once the number of keys is known.
-pub fn info_text(sections: &[String], keys: i64, resp: Resp, env: &Env<'_>, out: &mut Vec<u8>) {
-    let _ = resp;
+/// Writes INFO, once the numbers of keys are known, of a table in each.
+pub fn info_text(
+    sections: &[String],
+    counts: impl Iterator<Item = (u16, i64)>,
+    env: &Env<'_>,
+    out: &mut Vec<u8>,
+) {
     let all = sections.is_empty()
         || sections.iter().any(|s| matches!(s.as_str(), "all" | "everything" | "default"));
     let mut info = String::new();
-    for (name, lines) in info_sections(keys, env) {
+    let fixed = info_sections(env).into_iter().map(|(name, lines)| {
+        (name, lines.into_iter().map(|(key, value)| format!("{key}:{value}\r\n")).collect())
+    });
+    for (name, lines) in fixed.chain([("Keyspace", keyspace(counts))]) {
         if all || sections.iter().any(|section| section.eq_ignore_ascii_case(name)) {
             info += &format!("# {name}\r\n");
-            lines.iter().for_each(|(key, value)| info += &format!("{key}:{value}\r\n"));
+            info += &lines;
             info += "\r\n";
         }
     }
     out.bulk(info.as_bytes());
 }
 
+/// A line for each table that is not empty.
+fn keyspace(counts: impl Iterator<Item = (u16, i64)>) -> String {
+    let mut keys: BTreeMap<u16, i64> = BTreeMap::new();
+    counts.for_each(|(table, count)| *keys.entry(table).or_default() += count);
+    let filled = keys.iter().filter(|(_, keys)| **keys > 0);
+    filled.map(|(table, keys)| format!("db{table}:keys={keys},expires=0,avg_ttl=0\r\n")).collect()
+}
+
 type Lines = Vec<(&'static str, String)>;
 
-fn info_sections(keys: i64, env: &Env<'_>) -> Vec<(&'static str, Lines)> {
+fn info_sections(env: &Env<'_>) -> Vec<(&'static str, Lines)> {
     let stats = env.stats;
     let (user, system, resident) = stats::usage();
     let uptime = stats.started.elapsed().as_secs();
@@ -445,8 +457,6 @@ fn info_sections(keys: i64, env: &Env<'_>) -> Vec<(&'static str, Lines)> {
     ];
     let replication = fixed(&[("role", "master"), ("connected_slaves", "0")]);
     let cpu = vec![("used_cpu_sys", format!("{system:.6}")), ("used_cpu_user", format!("{user:.6}"))];
-    let keyspace =
-        if keys > 0 { vec![("db0", format!("keys={keys},expires=0,avg_ttl=0"))] } else { Vec::new() };
     vec![
         ("Server", server),
         ("Clients", clients),
@@ -456,6 +466,5 @@ fn info_sections(keys: i64, env: &Env<'_>) -> Vec<(&'static str, Lines)> {
         ("Replication", replication),
         ("CPU", cpu),
         ("Cluster", fixed(&[("cluster_enabled", "0")])),
-        ("Keyspace", keyspace),
     ]
 }

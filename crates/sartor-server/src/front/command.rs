@@ -3,7 +3,7 @@
 
 use super::connection::Connection;
 use super::plan::{Env, Plan};
-use super::{admin, consistency, data, once, switch, verify};
+use super::{admin, consistency, data, once, range, switch, table, verify};
 use crate::resp::parse::Args;
 use std::sync::LazyLock;
 
@@ -71,8 +71,8 @@ pub static COMMANDS: &[Command] = &[
     command("expire", -3, REMOVE, ONE_KEY, "Lets a key expire after seconds", data::expire),
     command("expireat", -3, REMOVE, ONE_KEY, "Lets a key expire at a Unix time", data::expireat),
     command("expiretime", 2, READ, ONE_KEY, "Tells when a key expires, in seconds", data::expiretime),
-    command("flushall", -1, REMOVE, NO_KEYS, "Removes all keys", data::flushall),
-    command("flushdb", -1, REMOVE, NO_KEYS, "Removes all keys of the table", data::flushall),
+    command("flushall", -1, REMOVE, NO_KEYS, "Removes all keys of all tables", data::flushall),
+    command("flushdb", -1, REMOVE, NO_KEYS, "Removes all keys of the table", data::flushdb),
     command("get", 2, READ, ONE_KEY, "Reads a value", data::get),
     command("getdel", 2, REMOVE, ONE_KEY, "Reads a value and removes it", data::getdel),
     command("getex", -2, REMOVE, ONE_KEY, "Reads a value and changes its expiry", data::getex),
@@ -109,11 +109,13 @@ pub static COMMANDS: &[Command] = &[
     command("sartor.debug", -2, ADMIN, NO_KEYS, "Damages this node's copy of a key", verify::debug),
     command("sartor.get", -2, READ, ONE_KEY, "Reads a value as fresh as asked for", consistency::get),
     command("sartor.once", -3, NAMED, NO_KEYS, "Runs a command once, however often it is sent", once::once),
+    command("sartor.range", -3, WALK, NO_KEYS, "Reads records in key order", range::range),
     command("sartor.status", 1, LOCAL, NO_KEYS, "Tells of the cluster, as JSON", admin::status),
     command("sartor.switch", -2, ADMIN, NO_KEYS, "Gives a table another mode", switch::switch),
+    command("sartor.table", -2, ADMIN, NO_KEYS, "Makes, lists, shows or deletes tables", table::table),
     command("sartor.verify", -2, ADMIN, NO_KEYS, "Compares the copies of shards, as JSON", verify::verify),
     command("scan", -2, WALK, NO_KEYS, "Walks over the keys", data::scan),
-    command("select", 2, LOCAL, NO_KEYS, "Chooses the table: 0", admin::select),
+    command("select", 2, LOCAL, NO_KEYS, "Chooses the table, by name or number", table::select),
     command("set", -3, WRITE, ONE_KEY, "Sets a value", data::set),
     command("setex", 4, WRITE, ONE_KEY, "Sets a value that expires after seconds", data::setex),
     command("setnx", 3, WRITE, ONE_KEY, "Sets a value if the key is not there", data::setnx),

@@ -2,9 +2,10 @@
 
 use super::connection::Connection;
 use super::plan::{Act, Env, Plan};
+use crate::modes::modes;
 use crate::resp::parse::Args;
 use crate::resp::reply::Reply;
-use sartor_core::controlet::{MODES, Promise, mode};
+use sartor_core::controlet::{Promise, mode};
 use sartor_core::operation::Consistency;
 use sartor_core::time::millis;
 
@@ -47,9 +48,9 @@ fn level(args: &Args, word: usize, env: &Env<'_>) -> Result<Consistency, String>
         }
         _ => return Err(format!("ERR a level of consistency is {LEVELS}")),
     };
-    let table = env.map.and_then(|map| map.tables.first());
+    let table = env.map.and_then(|map| map.table(env.table));
     let weak = table
-        .filter(|table| mode(MODES, &table.mode).is_some_and(|mode| mode.promise != Promise::Linearizable));
+        .filter(|table| mode(modes(), &table.mode).is_some_and(|mode| mode.promise != Promise::Linearizable));
     match weak.filter(|_| level == Consistency::Strong) {
         Some(table) => Err(format!(
             "ERR table {} is in {}, which cannot answer strongly; ask for less, or see: sartor switch",

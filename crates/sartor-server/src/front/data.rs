@@ -288,13 +288,22 @@ pub fn dbsize(_: &mut Connection, _: &Args, env: &mut Env<'_>) -> Planned {
     Ok(Plan::Parts(env.everywhere(&Op::Len)?, Join::Sum))
 }
 
-/// `FLUSHALL [ASYNC|SYNC], FLUSHDB [ASYNC|SYNC]`
+/// `FLUSHDB [ASYNC|SYNC]`
+pub fn flushdb(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
+    flush(args, env.everywhere(&Op::Clear))
+}
+
+/// `FLUSHALL [ASYNC|SYNC]`
 pub fn flushall(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
+    flush(args, env.in_all_tables(&Op::Clear))
+}
+
+fn flush(args: &Args, parts: Result<Vec<(ShardId, Op)>, String>) -> Planned {
     let word = args.get(1).to_ascii_lowercase();
     if args.len() > 2 || !matches!(word.as_slice(), b"" | b"async" | b"sync") {
         return Err(SYNTAX.into());
     }
-    Ok(Plan::Parts(env.everywhere(&Op::Clear)?, Join::AllDone))
+    Ok(Plan::Parts(parts?, Join::AllDone))
 }
 
 /// `WAIT numreplicas timeout-ms`
@@ -315,10 +324,9 @@ pub fn wait(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
 pub fn scan(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let number = std::str::from_utf8(args.get(1)).ok().and_then(|text| text.parse::<u64>().ok());
     let number = number.ok_or("ERR invalid cursor")?;
-    let place = env.cursors.from_number(number);
-    let shards = env.map.map_or(0, |map| map.shards.len());
-    let Some((shard, cursor)) = place.filter(|(shard, _)| usize::from(shard.0) < shards || shards == 0)
-    else {
+    env.shard_of(b"")?;
+    let shards = env.map.iter().flat_map(|map| map.shards_of(env.table)).map(|shard| shard.id);
+    let Some((shard, cursor)) = env.cursors.from_number(number, shards) else {
         return Err(format!(
             "ERR invalid cursor {number}: this node does not know it; start again with SCAN 0"
         ));
@@ -338,7 +346,6 @@ pub fn scan(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     if count < 1 {
         return Err(SYNTAX.into());
     }
-    env.shard_of(b"")?;
     let scan = Scan { cursor, count: count.min(100_000) as u32 };
     Ok(Plan::Parts(vec![(shard, Op::Scan(scan))], Join::Scan(ScanJoin { shard, pattern, nothing })))
 }

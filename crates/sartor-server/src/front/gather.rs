@@ -3,7 +3,7 @@
 use super::consistency::words;
 use super::glob;
 use super::plan::{Env, Join, Queued, ScanJoin, Shape};
-use crate::front::{admin, verify};
+use crate::front::{admin, range, verify};
 use crate::resp::reply::{Reply, Version as Resp};
 use bytes::Bytes;
 use sartor_core::datalet::Cursor;
@@ -187,9 +187,10 @@ pub fn render_one(outcome: &Outcome, shape: Shape, resp: Resp, out: &mut Vec<u8>
             out.array(outcomes.len());
             outcomes.iter().for_each(|outcome| render_one(outcome, Shape::Plain, resp, out));
         }
-        (Shape::Plain, Outcome::Version(_) | Outcome::Page(..) | Outcome::Run(_)) => {
-            out.error("ERR internal: an outcome that has no reply");
-        }
+        (
+            Shape::Plain,
+            Outcome::Version(_) | Outcome::Page(..) | Outcome::Ranged(_) | Outcome::Dead(_) | Outcome::Run(_),
+        ) => out.error("ERR internal: an outcome that has no reply"),
     }
 }
 
@@ -218,10 +219,7 @@ pub fn error_text(failure: &Failure) -> String {
 
 /// The error of a command of which some part failed. Where others were done, it is not a plain no.
 fn failure_of(outcomes: &[Outcome]) -> Option<Failure> {
-    let failures = outcomes.iter().filter_map(|outcome| match outcome {
-        Outcome::Failed(failure) => Some(failure),
-        _ => None,
-    });
+    let failures = failures_of(outcomes);
     let count = failures.clone().count();
     let worst = failures.max_by_key(|failure| failure.kind == FailureKind::Uncertain)?;
     if count == outcomes.len() || worst.kind == FailureKind::Uncertain {
@@ -232,6 +230,13 @@ fn failure_of(outcomes: &[Outcome]) -> Option<Failure> {
     Some(Failure { kind: FailureKind::Uncertain, text: text.into() })
 }
 
+fn failures_of(outcomes: &[Outcome]) -> impl Iterator<Item = &Failure> + Clone {
+    outcomes.iter().filter_map(|outcome| match outcome {
+        Outcome::Failed(failure) => Some(failure),
+        _ => None,
+    })
+}
+
 fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out: &mut Vec<u8>) {
     if let Join::Array = join {
         out.array(outcomes.len());
@@ -240,7 +245,13 @@ fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out:
     if let Join::Surveys(shards) = join {
         return verify::write_started(shards, outcomes, out);
     }
-    if let Some(failure) = failure_of(outcomes).filter(|_| !matches!(join, Join::Info(_))) {
+    let failure = match join {
+        Join::Info(..) => None,
+        // Reading has no effect: a part that failed is a plain no.
+        Join::Range(_) => failures_of(outcomes).next().cloned(),
+        _ => failure_of(outcomes),
+    };
+    if let Some(failure) = failure {
         return out.error(&error_text(&failure));
     }
     let numbers = outcomes.iter().map(|outcome| match outcome {
@@ -255,7 +266,10 @@ fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out:
         Join::Wait(_) => out.integer(numbers.min().unwrap_or(0)),
         Join::AllDone => out.simple("OK"),
         Join::Scan(scan) => page(scan, outcomes, env, out),
-        Join::Info(sections) => admin::info_text(sections, numbers.sum(), resp, env, out),
+        Join::Range(join) => range::write(*join, outcomes, resp, out),
+        Join::Info(sections, tables) => {
+            admin::info_text(sections, tables.iter().copied().zip(numbers), env, out);
+        }
         Join::Array | Join::Surveys(_) | Join::Watch(_) | Join::Exec(_) => {}
     }
 }
@@ -264,11 +278,11 @@ fn page(scan: &ScanJoin, outcomes: &[Outcome], env: &mut Env<'_>, out: &mut Vec<
     let Some(Outcome::Page(keys, cursor)) = outcomes.first() else {
         return out.error("ERR internal: SCAN without a page");
     };
-    let shards = env.map.map_or(0, |map| map.shards.len());
-    let next = match cursor {
-        Cursor::End if usize::from(scan.shard.0) + 1 >= shards => 0,
-        Cursor::End => env.cursors.to_number(ShardId(scan.shard.0 + 1), Cursor::Start),
-        cursor => env.cursors.to_number(scan.shard, cursor.clone()),
+    let (part, next) = place_of(scan.shard, env);
+    let next = match (cursor, next) {
+        (Cursor::End, None) => 0,
+        (Cursor::End, Some(shard)) => env.cursors.to_number(part + 1, shard, Cursor::Start),
+        (cursor, _) => env.cursors.to_number(part, scan.shard, cursor.clone()),
     };
     let fits = |key: &&Bytes| {
         !scan.nothing && scan.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, key))
@@ -278,6 +292,15 @@ fn page(scan: &ScanJoin, outcomes: &[Outcome], env: &mut Env<'_>, out: &mut Vec<
     out.bulk(next.to_string().as_bytes());
     out.array(keys.len());
     keys.iter().for_each(|key| out.bulk(key));
+}
+
+/// Which part of its table a shard is, and the next one.
+fn place_of(shard: ShardId, env: &Env<'_>) -> (usize, Option<ShardId>) {
+    let table = env.map.and_then(|map| map.shard(shard)).map(|shard| shard.table);
+    let all = env.map.iter().flat_map(|map| map.shards_of(table.unwrap_or_default())).map(|shard| shard.id);
+    let all: Vec<ShardId> = all.collect();
+    let part = all.iter().position(|known| *known == shard).unwrap_or(all.len());
+    (part, all.get(part + 1).copied())
 }
 
 fn watch(keys: Vec<(ShardId, Bytes)>, outcomes: &[Outcome], out: &mut Vec<u8>) -> Vec<Watched> {

@@ -19,6 +19,8 @@ pub mod glob;
 pub mod once;
 pub mod plan;
 pub mod pool;
+pub mod range;
 pub mod runs;
 pub mod switch;
+pub mod table;
 pub mod verify;

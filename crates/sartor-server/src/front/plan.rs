@@ -1,15 +1,16 @@
 //! What a command comes down to.
 
+use super::range::RangeJoin;
 use crate::config::NodeConfig;
 use crate::settings::Settings;
 use crate::stats::Stats;
 use bytes::Bytes;
-use sartor_core::coordinator::switch::TableShape;
+use sartor_core::coordinator::wish::Change;
 use sartor_core::datalet::{CURSOR_NUMBERS, Cursor};
 use sartor_core::ids::{Position, ShardId};
 use sartor_core::operation::{Action, Consistency, Op};
 use sartor_core::routing::map::ClusterMap;
-use sartor_core::routing::slot::slot_of;
+use sartor_core::routing::route::Routes;
 use sartor_core::time::{Micros, Now};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -56,6 +57,8 @@ pub enum Act {
     Quit,
     /// RESET.
     Reset,
+    /// SELECT: the table from now on.
+    Table(u16),
     /// READONLY, READWRITE, SARTOR.CONSISTENCY: how fresh reads must be from now on.
     Consistency(Consistency),
     /// An error that does not spoil the transaction it comes in.
@@ -75,17 +78,15 @@ pub enum Ask {
     Surveyed(ShardId, Position),
     /// SARTOR.DEBUG CORRUPT: damage the record in the copy on this node.
     Corrupt(ShardId, Bytes),
-    /// SARTOR.SWITCH: another mode for a table; answered when it is done.
-    Switch(SwitchAsk),
+    /// SARTOR.SWITCH, SARTOR.TABLE: a change of a table; answered when it is done.
+    Change(ChangeAsk),
 }
 
-/// Which shape for which table.
+/// What a client wants changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SwitchAsk {
-    /// The table's index.
-    pub table: u16,
-    /// What it should be.
-    pub shape: TableShape,
+pub struct ChangeAsk {
+    /// What.
+    pub change: Change,
     /// Whether the number of copies or the datalet was asked for, so that it is done when all are there.
     pub fills: bool,
     /// How long the client waits.
@@ -130,10 +131,12 @@ pub enum Join {
     Wait(WaitJoin),
     /// A page of SCAN.
     Scan(ScanJoin),
+    /// A page of SARTOR.RANGE.
+    Range(RangeJoin),
     /// What WATCH remembers, for these keys.
     Watch(Vec<(ShardId, Bytes)>),
-    /// The number of records in INFO.
-    Info(Vec<String>),
+    /// The number of records in INFO, of which these sections are wanted; of which table each part is.
+    Info(Vec<String>, Vec<u16>),
     /// Where each of these shards is surveyed.
     Surveys(Vec<ShardId>),
     /// What EXEC's commands answered: each one's join, and how many of the parts are its own.
@@ -177,8 +180,10 @@ pub struct Env<'a> {
     pub now: Now,
     /// The map, once there is one.
     pub map: Option<&'a ClusterMap>,
-    /// The shard of each slot, or of all.
-    pub slots: &'a [ShardId],
+    /// Where the keys of each table are.
+    pub routes: &'a Routes,
+    /// The connection's table.
+    pub table: u16,
     /// Limits.
     pub settings: &'a Settings,
     /// Counters.
@@ -194,9 +199,13 @@ pub struct Env<'a> {
 impl Env<'_> {
     /// The shard of a key.
     pub fn shard_of(&self, key: &[u8]) -> Result<ShardId, String> {
-        match self.slots {
-            [only] => Ok(*only),
-            slots => slots.get(usize::from(slot_of(key))).copied().ok_or_else(no_map),
+        self.routes.shard_of(self.table, key).ok_or_else(|| self.no_route())
+    }
+
+    fn no_route(&self) -> String {
+        match self.map {
+            None => no_map(),
+            Some(_) => "ERR the table was deleted; SELECT another one".into(),
         }
     }
 
@@ -206,10 +215,18 @@ impl Env<'_> {
         head.is_some_and(|head| head.node.0 == self.config.node)
     }
 
-    /// One part a shard.
+    /// One part for each shard of the connection's table.
     pub fn everywhere(&self, op: &Op) -> Result<Vec<(ShardId, Op)>, String> {
-        let map = self.map.ok_or_else(no_map)?;
-        Ok(map.shards.iter().map(|shard| (shard.id, op.clone())).collect())
+        match self.map.filter(|_| self.routes.has(self.table)) {
+            Some(map) => Ok(map.shards_of(self.table).map(|shard| (shard.id, op.clone())).collect()),
+            None => Err(self.no_route()),
+        }
+    }
+
+    /// One part for each shard of each table.
+    pub fn in_all_tables(&self, op: &Op) -> Result<Vec<(ShardId, Op)>, String> {
+        let shards = self.map.ok_or_else(no_map)?.shards.iter().filter(|shard| !shard.is_vacant());
+        Ok(shards.map(|shard| (shard.id, op.clone())).collect())
     }
 }
 
@@ -217,8 +234,9 @@ fn no_map() -> String {
     "LOADING this node has no cluster map yet; is the coordinator up? See: sartor status".into()
 }
 
-/// SCAN cursors as clients see them: `shard * 2^43 + place`, below 2^53 so that every client can hold
-/// them. A place below 2^42 is the datalet's own number; beyond, it is a note in this table.
+/// SCAN cursors as clients see them: `part * 2^43 + place`, below 2^53 so that every client can hold
+/// them. The part is the shard's place among the shards of its table, of which there are 1024 at most. A place below 2^42 is the
+/// datalet's own number; beyond, it is a note in this table.
 #[derive(Debug, Default)]
 pub struct Cursors {
     notes: BTreeMap<u64, (ShardId, Bytes)>,
@@ -228,17 +246,17 @@ pub struct Cursors {
 
 /// Walks by key that a worker remembers; the oldest are forgotten beyond that.
 const NOTES_MAX: usize = 10_000;
-const SHARD_SHIFT: u32 = CURSOR_NUMBERS.trailing_zeros() + 1;
+const PART_SHIFT: u32 = CURSOR_NUMBERS.trailing_zeros() + 1;
 
 impl Cursors {
-    /// The number for a place.
-    pub fn to_number(&mut self, shard: ShardId, cursor: Cursor) -> u64 {
+    /// The number for a place in a shard, which is that part of its table.
+    pub fn to_number(&mut self, part: usize, shard: ShardId, cursor: Cursor) -> u64 {
         let place = match cursor {
             Cursor::Start | Cursor::End => 0,
             Cursor::Number(number) => number,
             Cursor::Key(key) => self.note(shard, key),
         };
-        u64::from(shard.0) << SHARD_SHIFT | place
+        (part as u64) << PART_SHIFT | place
     }
 
     fn note(&mut self, shard: ShardId, key: Bytes) -> u64 {
@@ -254,10 +272,14 @@ impl Cursors {
         id
     }
 
-    /// The place of a number; none if it was never given out, or forgotten.
-    pub fn from_number(&self, number: u64) -> Option<(ShardId, Cursor)> {
-        let shard = ShardId(u16::try_from(number >> SHARD_SHIFT).ok()?);
-        match number & ((1 << SHARD_SHIFT) - 1) {
+    /// The place of a number in a table with these shards; none if it was never given out, or forgotten.
+    pub fn from_number(
+        &self,
+        number: u64,
+        mut shards: impl Iterator<Item = ShardId>,
+    ) -> Option<(ShardId, Cursor)> {
+        let shard = shards.nth(usize::try_from(number >> PART_SHIFT).ok()?)?;
+        match number & ((1 << PART_SHIFT) - 1) {
             0 => Some((shard, Cursor::Start)),
             place if place < CURSOR_NUMBERS => Some((shard, Cursor::Number(place))),
             place => {
@@ -278,15 +300,20 @@ mod tests {
         for cursor in
             [Cursor::Number(1), Cursor::Number(CURSOR_NUMBERS - 1), Cursor::Key(Bytes::from_static(b"k"))]
         {
-            for shard in [0, 5, 1023] {
-                let number = cursors.to_number(ShardId(shard), cursor.clone());
+            for part in [0, 5, 1023] {
+                let shard = ShardId(15_000 + part as u16);
+                let number = cursors.to_number(part, shard, cursor.clone());
                 assert!(number < 1 << 53 && number != 0);
-                assert_eq!(cursors.from_number(number), Some((ShardId(shard), cursor.clone())));
+                let shards = || (15_000..16_024).map(ShardId);
+                assert_eq!(cursors.from_number(number, shards()), Some((shard, cursor.clone())));
+                assert_eq!(cursors.from_number(number, shards().take(part)), None, "there are fewer");
             }
         }
-        assert_eq!(cursors.from_number(CURSOR_NUMBERS + 99), None);
+        assert_eq!(cursors.from_number(CURSOR_NUMBERS + 99, [ShardId(0)].into_iter()), None);
+        let noted = cursors.to_number(0, ShardId(7), Cursor::Key(Bytes::new()));
+        assert_eq!(cursors.from_number(noted, [ShardId(8)].into_iter()), None, "it is of another table");
         for _ in 0..NOTES_MAX + 10 {
-            cursors.to_number(ShardId(0), Cursor::Key(Bytes::new()));
+            cursors.to_number(0, ShardId(0), Cursor::Key(Bytes::new()));
         }
         assert_eq!(cursors.notes.len(), NOTES_MAX);
     }

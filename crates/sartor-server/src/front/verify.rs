@@ -15,7 +15,7 @@ use sartor_core::operation::{Op, Outcome, Version};
 pub fn verify(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Result<Plan, String> {
     match (args.get(1).to_ascii_lowercase().as_slice(), args.len()) {
         (b"start", words) => {
-            let mut parts = env.everywhere(&Op::Survey)?;
+            let mut parts = env.in_all_tables(&Op::Survey)?;
             if words > 2 {
                 let wanted: Vec<ShardId> =
                     (2..words).map(|word| shard(args, word, env)).collect::<Result<_, _>>()?;
@@ -55,9 +55,9 @@ fn number(args: &Args, word: usize) -> Result<u64, String> {
 
 fn shard(args: &Args, word: usize, env: &Env<'_>) -> Result<ShardId, String> {
     let number = number(args, word)?;
-    let known = env.map.is_some_and(|map| number < map.shards.len() as u64);
-    let id = u16::try_from(number).ok().filter(|_| known);
-    id.map(ShardId).ok_or_else(|| format!("ERR there is no shard {number}"))
+    let id = u16::try_from(number).ok().map(ShardId);
+    let known = |id: &ShardId| env.map.and_then(|map| map.shard(*id)).is_some_and(|shard| !shard.is_vacant());
+    id.filter(known).ok_or_else(|| format!("ERR there is no shard {number}"))
 }
 
 /// Writes where each shard is surveyed, or why not.

@@ -53,7 +53,7 @@ impl Worker {
                 Err(error) => reply.error(&format!("ERR internal: {error}")),
             },
             Ask::Corrupt(shard, key) => self.ask_to_corrupt(*shard, key, &mut reply),
-            Ask::Switch(ask) => return self.await_switch(client, ask),
+            Ask::Change(ask) => return self.await_change(client, ask),
         }
         client.connection.reply_now(reply);
     }
@@ -65,16 +65,11 @@ impl Worker {
                 mailbox.post(Mail::Corrupt(shard, key.clone()));
                 reply.simple("QUEUED");
             }
-            _ => match self.corrupt(shard, key) {
-                Ok(found) => reply.integer(i64::from(found)),
+            _ => match self.stores.corrupt(shard, key) {
+                Ok(Some(found)) => reply.integer(i64::from(found)),
+                Ok(None) => reply.simple("QUEUED"),
                 Err(error) => reply.error(&format!("ERR {error}")),
             },
         }
-    }
-
-    pub(super) fn corrupt(&mut self, shard: ShardId, key: &[u8]) -> Result<bool, String> {
-        let keeper = self.stores.get_mut(shard);
-        let keeper = keeper.ok_or_else(|| format!("this node has no copy of shard {}", shard.0))?;
-        keeper.corrupt(key).map_err(|error| error.to_string())
     }
 }

@@ -1,6 +1,6 @@
 //! Clients of a worker: accepting, reading, running what came, answering, writing, closing.
 
-use super::{CLIENT, Worker, env};
+use super::{CLIENT, Worker};
 use crate::client::Client;
 use crate::clock;
 use crate::front::connection::{Connection, Joined};
@@ -229,8 +229,7 @@ impl Worker {
 
     pub(super) fn command(&mut self, now: Now, client: &mut Client, args: &Args) {
         self.counts.commands += 1;
-        let mut env =
-            env(now, &self.shared, self.map.as_deref(), (&self.slots, self.pools), &mut self.cursors);
+        let mut env = env!(self, now, client.connection);
         let ask = client.connection.run(args, &mut env, &mut self.runs, &mut self.requests);
         self.step_requests(now);
         if let Some(ask) = ask {
@@ -251,8 +250,7 @@ impl Worker {
             if client.connection.session != reply.session {
                 continue;
             }
-            let mut env =
-                env(now, &self.shared, self.map.as_deref(), (&self.slots, self.pools), &mut self.cursors);
+            let mut env = env!(self, now, client.connection);
             client.connection.on_reply(reply.tag, reply.outcome, &mut env, &mut self.requests);
             let (hits, misses) = std::mem::take(&mut client.connection.hits);
             (self.counts.hits, self.counts.misses) = (self.counts.hits + hits, self.counts.misses + misses);

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use mio::{Poll, Token, Waker};
 use sartor_core::controlet::part::log::LogEvent;
 use sartor_core::coordinator::ReplicaReport;
-use sartor_core::coordinator::switch::TableShape;
+use sartor_core::coordinator::wish::Change;
 use sartor_core::ids::ShardId;
+use sartor_core::keeper::Done;
 use sartor_core::node::letters::Letter;
 use sartor_core::node::locking::LockEvent;
 use sartor_core::routing::map::ClusterMap;
@@ -28,12 +29,14 @@ pub enum Mail {
     Reports(u8, Vec<ReplicaReport>),
     /// A link that is for you.
     Link(Handover),
-    /// A user wants this table to have that mode.
-    Wish(u16, TableShape),
+    /// A user wants this changed.
+    Wish(Change),
     /// What a log outside answers, for a shard that is yours.
     Log(ShardId, u64, LogEvent),
     /// What the locks outside answer.
     Lock(LockEvent),
+    /// What came of tasks of a store that has a thread.
+    Stored(ShardId, Vec<Done>),
     /// Damage the record of this key in your copy.
     Corrupt(ShardId, Bytes),
 }

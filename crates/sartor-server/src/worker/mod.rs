@@ -6,41 +6,58 @@
 use crate::client::{Client, GATHER_US, READ_BYTES};
 use crate::clock;
 use crate::config::Timing;
-use crate::front::plan::{Cursors, Env};
+use crate::front::plan::Cursors;
 use crate::front::pool::Pool;
 use crate::front::runs::Runs;
 use crate::link::{KINDS, Links, OUT};
+use crate::modes::modes;
 use crate::node::Shared;
 use crate::resp::parse::Args;
 use crate::settings::Name;
 use crate::socket::Listener;
+use crate::stores::Stores;
 use bytes::{Bytes, BytesMut};
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token};
 use sartor_core::coordinator::agent::Agent;
 use sartor_core::coordinator::{COORDINATOR, Heartbeat};
 use sartor_core::ids::{NodeId, ShardId, WorkerId};
-use sartor_core::keeper::{Keeper, KeeperLimits};
 use sartor_core::node::letters::Letter;
 use sartor_core::node::{Actions, Event, Node, NodeSettings};
 use sartor_core::operation::Request;
-use sartor_core::record::Layout;
 use sartor_core::routing::map::ClusterMap;
-use sartor_core::stores::Stores;
+use sartor_core::routing::route::Routes;
 use sartor_core::time::{Micros, Now, millis};
-use sartor_datalets::{Options, drop_aside, engine};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+/// What planning and joining may see for a connection; not a method, so that the rest of the worker stays free.
+macro_rules! env {
+    ($worker:expr, $now:expr, $connection:expr) => {
+        $crate::front::plan::Env {
+            now: $now,
+            map: $worker.map.as_deref(),
+            routes: &$worker.routes,
+            table: $connection.table,
+            pools: $worker.pools,
+            settings: &$worker.shared.settings,
+            stats: &$worker.shared.stats,
+            cursors: &mut $worker.cursors,
+            config: &$worker.shared.config,
+        }
+    };
+}
+
 mod asks;
+mod changes;
 mod chores;
 mod clients;
 mod mail;
+mod opening;
 mod runs;
-mod switches;
 
 use mail::mailbox;
 pub use mail::{Inbox, Mail, Mailbox};
@@ -53,6 +70,8 @@ const CLIENT: usize = 1;
 /// Tasks that one pass of the stores may hold: a few words can ask for large writes, and who orders
 /// must see how full it is before it takes more.
 const TASKS_MAX: usize = 16;
+/// Tasks for a store with a thread wait until no socket is ready, so that it does many at once, but no more turns than so.
+const HELD_MAX: u32 = 8;
 const CHORES_EVERY_US: Micros = millis(100);
 /// The coordinator is away when it was not heard for so long.
 const COORDINATOR_SILENT_US: Micros = millis(1000);
@@ -72,6 +91,15 @@ impl Mailbox {
     }
 }
 
+#[cfg(test)]
+impl MailboxEnd {
+    /// How many tasks were done, as far as that came by mail.
+    pub fn take_stored(&self) -> usize {
+        let mail = std::iter::from_fn(|| self.inbox.take());
+        mail.map(|mail| if let Mail::Stored(_, done) = mail { done.len() } else { 0 }).sum()
+    }
+}
+
 /// An event loop.
 pub struct Worker {
     me: WorkerId,
@@ -85,7 +113,7 @@ pub struct Worker {
     stores: Stores,
     actions: Actions,
     map: Option<Arc<ClusterMap>>,
-    slots: Vec<ShardId>,
+    routes: Routes,
     /// Whether single commands are pooled.
     pools: bool,
     cursors: Cursors,
@@ -110,9 +138,11 @@ pub struct Worker {
     differing: BTreeSet<ShardId>,
     /// For how many looks a log outside was sealed by others.
     sealed: BTreeMap<ShardId, u32>,
+    /// For how many turns tasks were held back.
+    held: u32,
     chores_at: Micros,
     accept_again: bool,
-    switches: switches::Switches,
+    changes: changes::Changes,
     counts: Counts,
 }
 
@@ -156,7 +186,7 @@ impl Worker {
             stores: Stores::default(),
             actions: Actions::default(),
             map: None,
-            slots: Vec::new(),
+            routes: Routes::default(),
             pools: true,
             cursors: Cursors::default(),
             // The pool has the first place.
@@ -177,9 +207,10 @@ impl Worker {
             full: false,
             differing: BTreeSet::new(),
             sealed: BTreeMap::new(),
+            held: 0,
             chores_at: 0,
             accept_again: false,
-            switches: switches::Switches::default(),
+            changes: changes::Changes::default(),
             counts: Counts::default(),
             shared,
         })
@@ -193,7 +224,8 @@ impl Worker {
             let now = clock::now();
             let timeout = self.timeout(now);
             let busy = now.steady_us < busy_until && !timeout.is_zero();
-            let awake = busy || timeout.is_zero() || !self.inbox.may_sleep();
+            let held = self.stores.holds();
+            let awake = busy || held || timeout.is_zero() || !self.inbox.may_sleep();
             let polled = self.poll.poll(&mut events, Some(if awake { Duration::ZERO } else { timeout }));
             self.inbox.is_awake();
             match polled {
@@ -201,9 +233,12 @@ impl Worker {
                 Err(error) => panic!("epoll failed: {error}"),
                 Ok(()) => {}
             }
+            if events.is_empty() {
+                self.flush_stores();
+            }
             if !events.is_empty() {
                 busy_until = now.steady_us + self.shared.settings.get(Name::BusyPollUs);
-            } else if busy && !self.inbox.has_mail() {
+            } else if (busy || held) && !timeout.is_zero() && !self.inbox.has_mail() {
                 continue;
             }
             self.turn(&events);
@@ -216,7 +251,7 @@ impl Worker {
         }
         let gather_at = if self.dirty.is_empty() { Micros::MAX } else { now.steady_us + GATHER_US };
         let wake_at = self.node.wake_at().unwrap_or(Micros::MAX).min(self.chores_at).min(gather_at);
-        let wake_at = wake_at.min(self.switches.wake_at());
+        let wake_at = wake_at.min(self.changes.wake_at());
         Duration::from_micros(wake_at.saturating_sub(now.steady_us))
     }
 
@@ -255,7 +290,7 @@ impl Worker {
         }
         self.run_stores(now);
         now = clock::now();
-        self.tend_switches(now);
+        self.tend_changes(now);
         if self.node.wake_at().is_some_and(|at| at <= now.steady_us) {
             self.node.step(now, Event::Wake, &mut self.actions);
             self.run_stores(now);
@@ -263,10 +298,19 @@ impl Worker {
         self.answer(now);
         self.send(now);
         self.write_clients(now);
+        self.held = if self.stores.holds() { self.held + 1 } else { 0 };
+        if self.held >= HELD_MAX {
+            self.flush_stores();
+        }
         if now.steady_us >= self.chores_at {
             self.chores(now);
         }
         self.count();
+    }
+
+    fn flush_stores(&mut self) {
+        self.stores.flush();
+        self.held = 0;
     }
 
     /// Runs tasks until there are none; replicas come and go before theirs.
@@ -275,22 +319,27 @@ impl Worker {
         while !self.actions.tasks.is_empty()
             || !self.actions.opened.is_empty()
             || !self.actions.dropped.is_empty()
+            || !self.actions.filled.is_empty()
         {
             for shard in std::mem::take(&mut self.actions.dropped) {
-                drop_aside(self.stores.remove(shard));
+                self.stores.remove(shard);
             }
             if self.actions.adopted {
                 self.adopt_map();
             }
-            for (shard, epoch) in std::mem::take(&mut self.actions.opened) {
-                self.open_store(shard, epoch);
+            for opened in std::mem::take(&mut self.actions.opened) {
+                self.open_store(&opened);
+            }
+            for shard in std::mem::take(&mut self.actions.filled) {
+                self.stores.become_whole(shard);
             }
             ran = true;
             let mut tasks = std::mem::take(&mut self.actions.tasks);
             self.stores.expect(&tasks);
             for (shard, task) in tasks.drain(..) {
-                let done = self.stores.run(now, shard, task);
-                self.node.step(now, Event::Stored(shard, done), &mut self.actions);
+                if let Some(done) = self.stores.run(now, shard, task) {
+                    self.node.step(now, Event::Stored(shard, done), &mut self.actions);
+                }
             }
             // The list goes back with its room, unless new tasks came meanwhile.
             if self.actions.tasks.is_empty() {
@@ -322,49 +371,26 @@ impl Worker {
         }
     }
 
-    fn open_store(&mut self, shard: ShardId, epoch: sartor_core::ids::Epoch) {
-        let Some(map) = &self.map else { return };
-        let table = map.shard(shard).and_then(|shard| map.table_of(shard));
-        let Some(engine) = table.and_then(|table| engine(&table.datalet)) else {
-            return eprintln!("sartor: shard {} wants an engine that this node does not have", shard.0);
-        };
-        let value_bytes_max = self.shared.settings.size(Name::ValueBytesMax);
-        let limits = KeeperLimits { value_bytes_max, ..KeeperLimits::default() };
-        let options = Options { seed: map.seed };
-        let keeper = (engine.open)(&options).and_then(|store| {
-            Ok(match engine.layout {
-                Layout::Envelope => Keeper::enveloped(store, limits),
-                Layout::Beside => Keeper::beside(store, (engine.open)(&options)?, limits),
-            })
-        });
-        match keeper {
-            Ok(mut keeper) => {
-                keeper.set_full(self.full);
-                self.stores.insert(shard, keeper.starting_in(epoch));
-            }
-            Err(error) => eprintln!("sartor: shard {} cannot open its store: {error}", shard.0),
-        }
-    }
-
     /// The node has a newer map: routes and addresses follow, and the other workers learn of it.
     fn adopt_map(&mut self) {
         self.actions.adopted = false;
         let Some(map) = self.node.map().cloned() else { return };
-        self.slots = map.slot_table(0);
+        self.routes = Routes::of(&map);
         self.pools = !self.node.has_locks();
-        if self.slots.iter().all(|shard| *shard == self.slots[0]) {
-            // One shard has them all: no need to look which.
-            self.slots.truncate(1);
-        }
         for node in map.nodes.iter().filter(|node| node.id != self.me.node) {
             for worker in 0..map.workers.max(1) {
                 self.links.set_addr(WorkerId { node: node.id, worker }, &node.peer_addr);
             }
         }
         if self.me.worker == 0 {
+            self.shared.disks.follow(&map, self.me.node);
             for mailbox in self.mailboxes.iter().skip(1) {
                 mailbox.post(Mail::Map(map.clone()));
             }
+        }
+        let value_bytes_max = self.shared.settings.size(Name::ValueBytesMax);
+        for shard in &map.shards {
+            self.stores.set_bounds(shard.id, opening::bounds_of(&self.node, &map, shard, value_bytes_max));
         }
         self.map = Some(map);
     }
@@ -386,8 +412,14 @@ impl Worker {
                     self.run_stores(now);
                 }
                 Mail::Lock(event) => self.node.step(now, Event::Lock(event), &mut self.actions),
-                Mail::Corrupt(shard, key) => drop(self.corrupt(shard, &key)),
-                Mail::Wish(table, shape) => self.wish(now, table, &shape),
+                Mail::Stored(shard, done) => {
+                    for done in done {
+                        self.node.step(now, Event::Stored(shard, done), &mut self.actions);
+                    }
+                    self.run_stores(now);
+                }
+                Mail::Corrupt(shard, key) => drop(self.stores.corrupt(shard, &key)),
+                Mail::Wish(change) => self.wish(now, &change),
                 Mail::Link(handover) => self.links.adopt(self.poll.registry(), handover, frames),
             }
         }
@@ -424,20 +456,11 @@ impl Worker {
     }
 }
 
-/// What planning and joining may see.
-fn env<'a>(
-    now: Now,
-    shared: &'a Shared,
-    map: Option<&'a ClusterMap>,
-    (slots, pools): (&'a [ShardId], bool),
-    cursors: &'a mut Cursors,
-) -> Env<'a> {
-    let (settings, stats, config) = (&shared.settings, &*shared.stats, &*shared.config);
-    Env { now, map, slots, pools, settings, stats, cursors, config }
-}
-
 fn node_settings(shared: &Shared, timing: &Timing) -> NodeSettings {
-    let mut settings = NodeSettings::default();
+    let (durable, bounds_of) = (sartor_datalets::durable(), sartor_datalets::bounds as fn(&str) -> _);
+    let is_ordered = sartor_datalets::is_ordered as fn(&str) -> bool;
+    let modes = modes();
+    let mut settings = NodeSettings { modes, durable, is_ordered, bounds_of, ..NodeSettings::default() };
     settings.controlet.lease = timing.lease;
     settings.controlet.patience_us = millis(shared.settings.get(Name::FailoverWaitMs));
     settings.forward.patience_us = settings.controlet.patience_us;
@@ -454,6 +477,8 @@ fn heartbeat(shared: &Shared) -> Heartbeat {
         pid: std::process::id(),
         client_addr: shared.config.announce.as_ref().unwrap_or(&shared.config.listen).clone(),
         peer_addr: shared.config.peer_announce.as_ref().unwrap_or(&shared.config.peer_listen).clone(),
+        held: shared.disks.marks(),
+        unreadable: shared.disks.unreadable(),
         ..Heartbeat::default()
     }
 }

@@ -1,6 +1,6 @@
 //! Requests that travel together: runs of one connection, and the pool of all.
 
-use super::{TASKS_MAX, Worker, env};
+use super::{TASKS_MAX, Worker};
 use crate::client::Client;
 use crate::front::connection::Joined;
 use crate::front::pool::{POOL, Pooled};
@@ -16,7 +16,7 @@ impl Worker {
         if client.held.is_some() || !client.parser.is_idle() {
             return false;
         }
-        let env = env(now, &self.shared, self.map.as_deref(), (&self.slots, self.pools), &mut self.cursors);
+        let env = env!(self, now, client.connection);
         let max = client.room(pipeline_max);
         let (bytes, commands) =
             client.connection.join_hot(&client.buffer, max, &env, &mut self.runs, &mut self.requests);
@@ -33,7 +33,7 @@ impl Worker {
         if client.held.is_some() || !client.parser.is_idle() {
             return Joined::No;
         }
-        let env = env(now, &self.shared, self.map.as_deref(), (&self.slots, self.pools), &mut self.cursors);
+        let env = env!(self, now, client.connection);
         let node = &mut self.node;
         let floor = |session, shard| node.seen(session, shard);
         let joined = client.connection.join_pool(&client.buffer, &env, &mut self.pool, floor);
@@ -80,8 +80,7 @@ impl Worker {
 
     pub(super) fn close_runs(&mut self, now: Now, client: &mut Client) {
         if !self.runs.is_empty() {
-            let env =
-                env(now, &self.shared, self.map.as_deref(), (&self.slots, self.pools), &mut self.cursors);
+            let env = env!(self, now, client.connection);
             client.connection.close_runs(&env, &mut self.runs, &mut self.requests);
             self.step_requests(now);
         }

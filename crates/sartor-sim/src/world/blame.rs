@@ -42,6 +42,10 @@ impl World {
             // Who has not yet got everything is no loss.
             let newcomer = old.joining.map(|joining| joining.member);
             let stays = |member: &Member| new.members.contains(member) || Some(*member) == newcomer;
+            // One more than there should be was filled because its kind of datalet was missing.
+            if old.members.len() > usize::from(map.tables[0].copies) {
+                return None;
+            }
             old.members.iter().copied().find(|member| !stays(member) && !self.was_struck(old, member.node.0))
         };
         let pairs = || old.shards.iter().zip(&map.shards);

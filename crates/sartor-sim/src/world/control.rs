@@ -53,9 +53,26 @@ impl World {
         if map.epoch <= old.epoch {
             self.error = Some(format!("epoch {} follows {}", map.epoch.0, old.epoch.0));
         }
+        if self.coordinator_life == self.blackout_life {
+            // Who saw them die one after the other went on with the last one.
+            self.blackout.clear();
+        }
         for (shard, old) in map.shards.iter().zip(&old.shards) {
             if shard.epoch != old.epoch {
                 self.views.push((shard.id, self.now_us));
+            }
+            if shard.start != old.start || shard.born != old.born {
+                let dark = self.blackout.remove(&shard.id);
+                let before = dark.as_ref().unwrap_or(old);
+                self.error = self.error.take().or_else(|| self.judge_resumed(shard, before));
+            }
+            let later = |dark: &Shard| dark.members.iter().all(|member| !shard.members.contains(member));
+            if self.blackout.get(&shard.id).is_some_and(later) {
+                // It has gone on, where nothing was ever written from the same place.
+                self.blackout.remove(&shard.id);
+            }
+            if shard.start != old.start && shard.start != shard.beginning() {
+                self.resumed.entry(shard.id).or_default().push(shard.epoch);
             }
             let newcomer = old.joining.map(|joining| joining.member);
             let knowing = || old.members.iter().filter(|member| Some(**member) != newcomer);
@@ -73,6 +90,19 @@ impl World {
                     Some(format!("shard {shard} begins anew in {epoch} while {:?} lives", old.members));
             }
         }
+    }
+
+    /// Where all died, what was on disk of the one that stood furthest is what goes on.
+    fn judge_resumed(&self, shard: &Shard, old: &Shard) -> Option<String> {
+        let newcomer = old.joining.map(|joining| joining.member);
+        let knowing = old.members.iter().filter(|member| Some(**member) != newcomer);
+        let marks = knowing.flat_map(|member| self.machines[usize::from(member.node.0)].disk.marks());
+        let ours = marks.filter(|mark| mark.shard == shard.id && mark.born == old.born && mark.whole);
+        let best = ours
+            .map(|mark| mark.position)
+            .max()
+            .filter(|best| shard.born != old.born || *best > shard.start)?;
+        Some(format!("shard {} begins again at {}, but there is a disk at {best}", shard.id.0, shard.start))
     }
 
     /// Some time after all is healed, every shard has all its copies; nothing had to be given up for that first.

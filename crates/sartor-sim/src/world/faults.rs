@@ -5,6 +5,8 @@ use crate::met::meet;
 use crate::plan::{Blow, Fault, FaultKind, Target, Way};
 use sartor_core::coordinator::COORDINATOR;
 use sartor_core::ids::ShardId;
+use sartor_core::keeper::Keeper;
+use sartor_core::node::Node;
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::stores::Stores;
 use sartor_core::time::millis;
@@ -29,9 +31,23 @@ impl World {
                 self.machines[usize::from(node)].paused.get_or_insert_with(Vec::new);
             }
             FaultKind::Crash(node) => self.crash(node),
-            FaultKind::Blackout => (0..self.machines.len() as u16).for_each(|node| self.crash(node)),
+            FaultKind::Blackout => {
+                let map = self.writing.as_ref().or(self.disk.as_ref());
+                let shards = map.into_iter().flat_map(|map| &map.shards);
+                self.blackout = shards.map(|shard| (shard.id, shard.clone())).collect();
+                self.blackout_life = self.coordinator_life;
+                // A heartbeat of somebody who died long ago may still come, and tell that he lives.
+                let late =
+                    |fault: &Fault| matches!(fault.kind, FaultKind::Late(_)) && fault.at <= self.now_us;
+                if self.plan.faults.iter().any(late) {
+                    self.blackout.clear();
+                }
+                (0..self.machines.len() as u16).for_each(|node| self.crash(node));
+            }
             FaultKind::StoreLoss(node) => {
-                self.machines[usize::from(node)].mishaps.losses.fetch_add(1, Ordering::Relaxed);
+                let machine = &self.machines[usize::from(node)];
+                machine.mishaps.losses.fetch_add(1, Ordering::Relaxed);
+                machine.disk.wipe();
             }
             FaultKind::StoreFailure(node) => {
                 self.machines[usize::from(node)].mishaps.fails.store(true, Ordering::Relaxed);
@@ -190,6 +206,17 @@ impl World {
     fn resume(&mut self, node: u16) {
         for happening in self.machines[usize::from(node)].paused.take().unwrap_or_default() {
             self.at(self.now_us, happening);
+        }
+    }
+
+    /// Where stores are on disk, a node whose store failed ends and starts again, to see what is there.
+    pub(super) fn maybe_restart(&mut self, node: u16) {
+        let machine = &self.machines[usize::from(node)];
+        let broken = |shard| machine.stores.get(shard).is_none_or(Keeper::is_broken);
+        let mut seats = machine.node.iter().flat_map(Node::statuses);
+        if seats.any(|(shard, _)| broken(shard)) {
+            drop(seats);
+            self.crash(node);
         }
     }
 

@@ -77,7 +77,7 @@ impl World {
     pub(super) fn connect(&mut self, session: SessionId) {
         let nodes = self.machines.len() as u64;
         let mut client = Client::new(&mut self.random, session, nodes, self.plan.keys);
-        client.levels = self.plan.levels;
+        (client.levels, client.ranges) = (self.plan.levels, self.plan.ranges);
         self.clients.push(client);
     }
 }

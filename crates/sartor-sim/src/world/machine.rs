@@ -1,15 +1,17 @@
 //! Nodes: what they do, their stores, their clocks.
 
 use super::{Happening, Machine, Record, Segment, UNHEARD_MAX, World};
+use crate::disk::OnDisk;
 use crate::flaky::Flaky;
 use bytes::Bytes;
 use sartor_core::controlet::part::message::Message;
 use sartor_core::coordinator::agent::{Agent, AgentSettings};
 use sartor_core::coordinator::{COORDINATOR, Heartbeat};
 use sartor_core::ids::{Incarnation, NodeId, Position, ShardId, WorkerId};
-use sartor_core::keeper::{Done, Keeper, KeeperLimits};
-use sartor_core::node::{Actions, Event, Node, NodeSettings};
-use sartor_core::time::{Micros, Now};
+use sartor_core::keeper::{Done, Keeper, KeeperLimits, Mark};
+use sartor_core::node::{Actions, Event, Node, NodeSettings, Opened};
+use sartor_core::routing::map::kind_of;
+use sartor_core::time::{Micros, Now, millis};
 use sartor_core::wire::codec::Wire;
 use sartor_core::wire::frame::{Header, Kind};
 use sartor_datalets::{Options, engine};
@@ -27,6 +29,29 @@ impl Machine {
     /// From now on its clock runs at another rate.
     pub(super) fn drift(&mut self, now_us: Micros, rate: u64) {
         (self.clock_start, self.clock_since, self.clock_rate) = (self.steady(now_us), now_us, rate);
+    }
+
+    /// A replica's store; none if what should be on disk is not.
+    fn open(&self, opened: &Opened, durable: bool, kind: &str) -> Option<Keeper> {
+        let map = self.node.as_ref().and_then(Node::map);
+        let datalet = map.map_or(kind, |map| &map.tables[0].datalet).to_owned();
+        let (limits, me) = (KeeperLimits::default(), self.node.as_ref().map_or(NodeId(0), Node::id));
+        let flaky = |store| Box::new(Flaky::new(store, self.mishaps.clone()));
+        if !durable {
+            let open = engine(kind_of(&datalet, me)).expect("a known engine").open;
+            let store = open(&Options { seed: 9, ..Options::default() }).expect("an engine that opens");
+            return Some(Keeper::enveloped(flaky(store), limits).starting_in(opened.born));
+        }
+        let Opened { shard, born, start, kept, .. } = *opened;
+        let here = self.disk.marks().into_iter().find(|mark| mark.shard == shard);
+        if kept && here.as_ref().is_none_or(|mark| mark.position != start || mark.born != born) {
+            return None;
+        }
+        let datalet = here.filter(|_| kept).map_or(datalet, |mark| mark.datalet);
+        let whole = opened.whole;
+        let mark = Mark { cluster: 1, shard, born, position: start, whole, datalet, ..Mark::default() };
+        let store = flaky(Box::new(OnDisk::open(self.disk.clone(), shard)));
+        Keeper::enveloped(store, limits).lasting(mark, kept).ok()
     }
 
     /// When its clock will show that.
@@ -58,17 +83,18 @@ impl World {
         let machine = &mut self.machines[usize::from(node)];
         for shard in actions.dropped {
             machine.stores.remove(shard);
+            machine.disk.remove(shard);
             machine.tasks.retain(|(of, _)| *of != shard);
         }
-        for (shard, epoch) in actions.opened {
-            let map = machine.node.as_ref().and_then(Node::map);
-            let kind = map.map_or(self.plan.datalet, |map| &map.tables[0].datalet);
-            let open = engine(kind).expect("a known engine").open;
-            let store = open(&Options { seed: 9 }).expect("an engine that opens");
-            let store = Box::new(Flaky::new(store, machine.mishaps.clone()));
-            let keeper = Keeper::enveloped(store, KeeperLimits::default()).starting_in(epoch);
-            machine.tasks.retain(|(of, _)| *of != shard);
-            machine.stores.insert(shard, keeper);
+        for opened in actions.opened {
+            machine.tasks.retain(|(of, _)| *of != opened.shard);
+            if let Some(keeper) = machine.open(&opened, self.plan.durable, self.plan.datalet) {
+                machine.stores.insert(opened.shard, keeper);
+            }
+        }
+        for shard in actions.filled {
+            // Where the disk fails now, the next task will tell.
+            machine.stores.get_mut(shard).into_iter().for_each(Keeper::become_whole);
         }
         let was_idle = machine.tasks.is_empty();
         machine.tasks.extend(actions.tasks);
@@ -130,7 +156,10 @@ impl World {
         // A slow store stops between tasks.
         let count =
             if self.plan.slow_stores { self.random.between(1, count.max(1) as u64) as usize } else { count };
-        for _ in 0..count {
+        if self.plan.durable {
+            self.run_group(node, now, count);
+        }
+        for _ in 0..if self.plan.durable { 0 } else { count } {
             let Some((shard, task)) = self.machines[usize::from(node)].tasks.pop_front() else { return };
             let machine = &mut self.machines[usize::from(node)];
             let before = machine.stores.get_mut(shard).map(|keeper| keeper.position());
@@ -141,6 +170,28 @@ impl World {
         if !self.machines[usize::from(node)].tasks.is_empty() {
             let delay = if self.plan.slow_stores { self.random.below(3000) } else { 0 };
             self.at(self.now_us + delay, Happening::Stores(node));
+        }
+    }
+
+    /// Runs tasks of stores on disk: nothing is told of them before all are committed.
+    fn run_group(&mut self, node: u16, now: Now, count: usize) {
+        let machine = &mut self.machines[usize::from(node)];
+        let mut ended = Vec::new();
+        for (shard, task) in machine.tasks.drain(..count.min(machine.tasks.len())).collect::<Vec<_>>() {
+            let keeper = machine.stores.get_mut(shard);
+            let before = keeper.as_ref().map(|keeper| keeper.position()).unwrap_or_default();
+            let done = match keeper {
+                Some(keeper) => keeper.run_group(vec![(now, task)], true).remove(0),
+                None => Done::missing(task),
+            };
+            ended.push((shard, done, before));
+        }
+        if ended.iter().any(|(_, done, _)| matches!(done, Done::Broken(..))) {
+            self.at(self.now_us + millis(2000), Happening::Reopen(node));
+        }
+        for (shard, done, before) in ended {
+            self.record(shard, &done, now.unix_ms, before);
+            self.step(node, Event::Stored(shard, done));
         }
     }
 
@@ -198,6 +249,7 @@ impl World {
             pid: 1,
             client_addr: format!("client:{node}"),
             peer_addr: format!("peer:{node}"),
+            held: if self.plan.durable { machine.disk.marks() } else { Vec::new() },
             ..Heartbeat::default()
         };
         let agent = Agent::new(heartbeat, AgentSettings::default());
@@ -210,6 +262,8 @@ impl World {
 
     fn node_settings(&self) -> NodeSettings {
         let mut settings = NodeSettings { modes: self.config.modes, ..NodeSettings::default() };
+        settings.is_ordered = |kind| kind == "tree";
+        settings.durable = if self.plan.durable { &["hash", "tree"] } else { &[] };
         settings.controlet.page_bytes_max = 300;
         if self.plan.tight {
             settings.controlet.batch_bytes_max = 100;

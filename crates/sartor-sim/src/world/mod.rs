@@ -9,6 +9,7 @@ mod outside;
 mod switches;
 
 use crate::client::Client;
+use crate::disk::Disk;
 use crate::flaky::Mishaps;
 use crate::met::Met;
 use crate::net::Net;
@@ -25,7 +26,7 @@ use sartor_core::node::locking::LockEvent;
 use sartor_core::node::{Event, Node};
 use sartor_core::operation::{Op, SessionId};
 use sartor_core::random::{Random, mix};
-use sartor_core::routing::map::{ClusterMap, Member};
+use sartor_core::routing::map::{ClusterMap, Member, Shard};
 use sartor_core::stores::Stores;
 use sartor_core::time::{Micros, millis};
 use std::collections::{BTreeMap, VecDeque};
@@ -68,6 +69,12 @@ pub struct World {
     pub history: BTreeMap<(ShardId, Epoch), Segment>,
     /// The members of each shard in each of its epochs.
     pub members: BTreeMap<(ShardId, Epoch), Vec<Member>>,
+    /// The epochs in which a shard began again with what was on disk.
+    pub resumed: BTreeMap<ShardId, Vec<Epoch>>,
+    /// The shards as they were when all nodes last died at once, until they begin again.
+    blackout: BTreeMap<ShardId, Shard>,
+    /// Which coordinator lived then.
+    blackout_life: u64,
     /// When a shard's members changed.
     pub views: Vec<(ShardId, Micros)>,
     trace: u64,
@@ -131,6 +138,7 @@ pub struct Machine {
     clock_since: Micros,
     turn_at: Option<Micros>,
     mishaps: Mishaps,
+    disk: Disk,
     /// Its stores do nothing until then.
     stalled_until: Micros,
 }
@@ -151,6 +159,8 @@ enum Happening {
     /// By now all must be repaired.
     Inspect,
     StartNode(u16),
+    /// A store on disk failed here a while ago.
+    Reopen(u16),
     StartCoordinator,
     /// A call comes to a log outside, of that node in that life.
     Ask(WorkerId, Incarnation, ShardId, u64, LogCall),
@@ -162,12 +172,22 @@ enum Happening {
     Wish(Wanted),
 }
 
+/// Kinds of datalets where ranges are read.
+const MIXED: [&str; 3] = ["hash,tree", "tree,hash,hash", "tree"];
+
 impl World {
     /// The world of a seed, at its beginning.
     pub fn new(seed: u64, config: &Config) -> World {
         let mut random = Random::new(seed);
         // By the seed alone, so that all others mean what they meant.
-        let plan = Plan { levels: matches!(seed % 16, 9..=11), ..Plan::new(&mut random, config.run_ms) };
+        let levels = matches!(seed % 16, 9..=11);
+        let mut plan = Plan { levels, ..Plan::new(&mut random, config.run_ms) };
+        if matches!(seed % 16, 4..=7) {
+            (plan.datalet, plan.ranges) = (MIXED[(seed / 16 % 3) as usize], true);
+        }
+        if config.disks && matches!(seed % 16, 12..=15) {
+            plan.on_disk(seed, config.run_ms);
+        }
         let nodes = plan.holders + plan.standbys;
         let clock = |random: &mut Random| (random.between(920_000, 1_080_000), random.below(1 << 40));
         let clocks: Vec<(u64, Micros)> = (0..nodes).map(|_| clock(&mut random)).collect();
@@ -183,6 +203,7 @@ impl World {
             clock_offset_ms: 0,
             turn_at: None,
             mishaps: Mishaps::default(),
+            disk: Disk::default(),
             stalled_until: 0,
         };
         let mut world = World {
@@ -201,6 +222,9 @@ impl World {
             again: Again::default(),
             history: BTreeMap::new(),
             members: BTreeMap::new(),
+            resumed: BTreeMap::new(),
+            blackout: BTreeMap::new(),
+            blackout_life: 0,
             views: Vec::new(),
             trace: seed,
             faults: 0,
@@ -283,6 +307,17 @@ impl World {
         }
     }
 
+    /// How often the shard had begun again with what was on disk before that place.
+    pub fn life_of(&self, shard: ShardId, at: Position) -> usize {
+        let resumed = self.resumed.get(&shard).into_iter().flatten();
+        resumed.filter(|epoch| **epoch <= at.epoch).count()
+    }
+
+    /// How often any shard had.
+    pub fn lives_max(&self) -> usize {
+        self.resumed.values().map(Vec::len).max().unwrap_or(0)
+    }
+
     /// The map in force.
     pub fn map(&self) -> Option<&ClusterMap> {
         self.coordinator.as_ref().and_then(Coordinator::map)
@@ -348,6 +383,7 @@ impl World {
             }
             Happening::Probe => self.probe(),
             Happening::Inspect => self.inspect(),
+            Happening::Reopen(node) => self.maybe_restart(node),
             Happening::StartNode(node) => self.start_node(node),
             Happening::StartCoordinator => self.start_coordinator(),
             Happening::Wish(wanted) => self.want(wanted),
@@ -391,6 +427,7 @@ impl Happening {
             Happening::Begin(index) => 4 << 32 | *index as u64,
             Happening::End(index) => 5 << 32 | *index as u64,
             Happening::Persisted(life, epoch) => 6 << 32 | life << 24 | epoch.0,
+            Happening::Reopen(node) => 15 << 32 | u64::from(*node),
             Happening::StartNode(node) => 7 << 32 | u64::from(*node),
             Happening::StartCoordinator => 8 << 32,
             Happening::Tick => 9 << 32,

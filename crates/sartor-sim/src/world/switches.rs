@@ -4,6 +4,7 @@ use super::{Happening, World};
 use crate::plan::{Fault, FaultKind};
 use sartor_core::controlet::{Promise, mode};
 use sartor_core::coordinator::switch::TableShape;
+use sartor_core::coordinator::wish::Change;
 use sartor_core::random::{Random, mix};
 use sartor_core::routing::map::{ClusterMap, Table};
 use sartor_core::time::{Micros, millis};
@@ -110,7 +111,7 @@ impl World {
         let now = self.now(wanted.node);
         if let Some(node) = &mut self.machines[usize::from(wanted.node)].node {
             let shape = node.map().map(|map| wanted.what.reshape(&map.tables[0]));
-            shape.iter().for_each(|shape| node.wish(now, 0, shape));
+            shape.into_iter().for_each(|shape| node.wish(now, &Change::Reshape(0, shape)));
             self.plan_turn(wanted.node);
         }
         let again = Wanted { tries: wanted.tries + 1, ..wanted };

@@ -26,6 +26,9 @@ pub struct BenchArgs {
     /// What the target speaks
     #[arg(long, value_enum, default_value = "resp")]
     pub protocol: Protocol,
+    /// The table, or the number of Redis's database, that every connection chooses first
+    #[arg(long)]
+    pub table: Option<String>,
     /// A workload by name; --list tells them [default: 95 % reads of uniform keys, 16 B keys, 32 B values]
     #[arg(long, short)]
     pub workload: Option<String>,

@@ -21,6 +21,8 @@ pub enum Part {
     WriteThen(u64),
     /// The wait for replicas.
     Wait,
+    /// The choice of a table.
+    Select,
 }
 
 /// A request without an answer.
@@ -101,6 +103,12 @@ impl Connection {
             in_line: false,
             backoff_ns: BACKOFF_MIN_NS,
         }
+    }
+
+    /// Chooses a table, before anything else.
+    pub fn select(&mut self, protocol: Protocol, table: &str) {
+        self.pending.push_back(Pending { part: Part::Select, due: 0, record: 0, value_bytes: 0 });
+        protocol.select(&mut self.out, table);
     }
 
     /// The socket.

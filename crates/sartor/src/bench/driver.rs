@@ -107,7 +107,9 @@ impl<'a> Driver<'a> {
             let target = number % plan.targets.len();
             let mut stream = plan.targets[target].connect()?;
             stream.register(poll.registry(), Token(connections.len()))?;
-            connections.push(Connection::new(target, stream));
+            let mut connection = Connection::new(target, stream);
+            plan.table.iter().for_each(|table| connection.select(plan.protocol, table));
+            connections.push(connection);
         }
         let (part, parts) = (part as u64, plan.threads as u64);
         let window = Window { start_ns: 0, begin_ns: 0, end_ns: None, point_ns: 1 };
@@ -265,7 +267,12 @@ impl<'a> Driver<'a> {
     /// writes that follow a read.
     fn fill(&mut self, index: usize, now: u64) {
         let closed = self.schedule.is_none();
-        if self.connections[index].state != State::Up || closed && !self.connections[index].is_idle() {
+        let connection = &self.connections[index];
+        if connection.state != State::Up || closed && !connection.is_idle() {
+            // It may be that it has to choose a table first.
+            if !connection.out.is_empty() {
+                self.dirty.push(index);
+            }
             return;
         }
         let mut room = if closed { self.plan.depth } else { usize::MAX };
@@ -358,7 +365,8 @@ impl<'a> Driver<'a> {
     /// A connection is dead.
     fn lose(&mut self, index: usize, now: u64) {
         let connection = &mut self.connections[index];
-        let waits = connection.pending.iter().filter(|pending| pending.part == Part::Wait).count();
+        let is_own = |pending: &&Pending| matches!(pending.part, Part::Wait | Part::Select);
+        let waits = connection.pending.iter().filter(is_own).count();
         let lost = connection.pending.len() - waits + connection.held.len() + connection.follow.len();
         (0..lost).for_each(|_| self.record.error(LOST, now));
         self.events += lost as u64;
@@ -384,6 +392,8 @@ impl<'a> Driver<'a> {
                 Ok(stream) => {
                     self.down.swap_remove(place);
                     self.connections[index].restart(stream);
+                    let (protocol, table) = (self.plan.protocol, self.plan.table.iter());
+                    table.for_each(|table| self.connections[index].select(protocol, table));
                 }
                 Err(_) => self.connections[index].down(now),
             }
@@ -400,7 +410,7 @@ impl<'a> Driver<'a> {
                 Part::Whole(action) => self.record.unanswered(action, pending.due, end),
                 Part::ReadFirst => self.record.unanswered(Action::Read, pending.due, end),
                 Part::WriteThen(_) => self.record.unanswered(Action::Update, pending.due, end),
-                Part::Wait => {}
+                Part::Wait | Part::Select => {}
             }
         }
         for pending in self.connections.iter().flat_map(|connection| &connection.held) {
@@ -438,7 +448,10 @@ fn take(
     }
     if let Answer::Refused(text) = answer {
         record.error(text, now);
-        return true;
+        return pending.part != Part::Select;
+    }
+    if pending.part == Part::Select {
+        return false;
     }
     match pending.part {
         Part::ReadFirst => {

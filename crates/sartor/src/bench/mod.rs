@@ -50,7 +50,7 @@ pub fn run(args: &BenchArgs) -> Result<(), Failed> {
     }
     raise_limit(&plan)?;
     for target in &plan.targets {
-        target.probe(plan.protocol).map_err(Failed::other)?;
+        target.probe(plan.protocol, plan.table.as_deref()).map_err(Failed::other)?;
     }
     if args.load {
         run::load(&plan, &stop).map_err(Failed::other)?;

@@ -60,6 +60,8 @@ impl Waits {
 pub struct Plan {
     pub targets: Vec<Target>,
     pub protocol: Protocol,
+    /// What every connection chooses first.
+    pub table: Option<String>,
     pub workload: Workload,
     /// Records that are there.
     pub records: u64,
@@ -85,6 +87,7 @@ impl Plan {
         let mut plan = Plan {
             targets: args.target.iter().map(|text| Target::parse(text)).collect::<Result<_, _>>()?,
             protocol: args.protocol,
+            table: args.table.clone(),
             workload: base(args)?,
             records: 100_000,
             connections: 50,
@@ -171,6 +174,9 @@ impl Plan {
         }
         if self.waits != Waits::None && self.protocol != Protocol::Resp {
             return Err("--wait is a command of RESP".into());
+        }
+        if self.table.is_some() && self.protocol != Protocol::Resp {
+            return Err("--table is chosen by a command of RESP".into());
         }
         self.check_keys()?;
         self.check_mix()
@@ -368,6 +374,7 @@ mod tests {
             ("--depth 0", "--depth"),
             ("--connections 10000 --depth 128 --value-bytes 1048576", "at once"),
             ("--protocol memcached --wait each", "RESP"),
+            ("--protocol memcached --table t", "RESP"),
             ("-p nothing=1", "nothing"),
             ("--seconds 0", "--seconds"),
         ] {

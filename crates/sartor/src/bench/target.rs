@@ -1,6 +1,6 @@
 //! Where to connect: TCP addresses and Unix sockets.
 
-use super::protocol::{Key, Parsed, Protocol};
+use super::protocol::{Answer, Key, Parsed, Protocol};
 use mio::net::{TcpStream, UnixStream};
 use sartor_server::socket::Stream;
 use std::io::{self, ErrorKind, Read, Write};
@@ -57,10 +57,13 @@ impl Target {
         })
     }
 
-    /// Sends one read and looks whether what comes back is of this protocol.
-    pub fn probe(&self, protocol: Protocol) -> Result<(), String> {
+    /// Sends one read and looks whether what comes back is of this protocol; before it the choice of a table, if there is one.
+    pub fn probe(&self, protocol: Protocol, table: Option<&str>) -> Result<(), String> {
         let unreachable = |error: io::Error| format!("cannot connect to {self}: {error}");
         let mut request = Vec::new();
+        if let Some(table) = table {
+            protocol.select(&mut request, table);
+        }
         protocol.get(&mut request, Key { record: 0, bytes: 16 });
         let answer = match self {
             Target::Tcp(addr) => {
@@ -77,6 +80,9 @@ impl Target {
         };
         let answer = answer.map_err(|error| format!("{self} does not answer: {error}"))?;
         match protocol.parse(&answer) {
+            Parsed::Answer(Answer::Refused(text), _) if table.is_some() => {
+                Err(format!("{self}: {}", String::from_utf8_lossy(text)))
+            }
             Parsed::Answer(..) => Ok(()),
             _ => Err(format!("{self} does not speak {}; see --protocol", protocol.name())),
         }

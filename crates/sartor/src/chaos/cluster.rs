@@ -6,7 +6,7 @@ use crate::local::Folder;
 use crate::resp;
 use crate::supervise::{self, Place, Supervised};
 use rustix::process::Signal;
-use sartor_server::config::{CoordinatorConfig, save};
+use sartor_server::config::{CoordinatorConfig, NodeConfig, save};
 use sartor_server::status::Status;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -40,7 +40,8 @@ impl Cluster {
         save(&file, &cluster.config).map_err(Failed::other)?;
         cluster.spawn(COORD, "coordinator", file)?;
         for node in 0..cluster.config.nodes {
-            let config = cluster.net.node(&cluster.config, node);
+            let dir = Some(cluster.dir.join(format!("node-{node}")));
+            let config = NodeConfig { dir, ..cluster.net.node(&cluster.config, node) };
             cluster.endpoints.push(config.listen.clone());
             let file = cluster.dir.join(format!("node-{node}.toml"));
             save(&file, &config).map_err(Failed::other)?;

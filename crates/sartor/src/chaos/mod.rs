@@ -16,14 +16,15 @@ mod run;
 mod verdict;
 
 use crate::local::{self, Folder};
-use crate::sim::unknown_mode;
+use crate::sim::{mode_help, unknown_mode};
 use crate::{Failed, at_least_one, say};
 use clap::Args;
 use fault::Kind;
 use indicatif::{ProgressBar, ProgressStyle};
 use run::{Deck, Outcome, Plan};
-use sartor_core::controlet::{MODES, Promise, mode};
+use sartor_core::controlet::{Promise, mode};
 use sartor_server::config::CoordinatorConfig;
+use sartor_server::modes::modes;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -50,7 +51,7 @@ pub struct ChaosArgs {
     #[arg(long, default_value_t = 3)]
     copies: u8,
     /// How to replicate
-    #[arg(long, default_value = "ms+sc")]
+    #[arg(long, default_value = "ms+sc", help = mode_help("How to replicate"))]
     mode: String,
     /// A log outside, for modes that write to one
     #[arg(long)]
@@ -86,7 +87,7 @@ pub struct ChaosArgs {
 
 /// Runs the verb.
 pub fn run(args: &ChaosArgs) -> Result<(), Failed> {
-    let Some(promise) = mode(MODES, &args.mode).map(|mode| mode.promise) else {
+    let Some(promise) = mode(modes(), &args.mode).map(|mode| mode.promise) else {
         return Err(unknown_mode(&args.mode));
     };
     let mut deck = Deck::new(Kind::parse(args.faults.as_deref())?);

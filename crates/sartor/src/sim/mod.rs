@@ -6,7 +6,7 @@ mod seeds;
 
 use crate::{Failed, at_least_one, say};
 use clap::Args;
-use sartor_core::controlet::MODES;
+use sartor_server::modes::{modes, names};
 use sartor_sim::met::PHASES;
 use sartor_sim::{Config, Summary};
 use seeds::Seeds;
@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// Arguments of `sartor sim`.
 #[derive(Args)]
 pub struct SimArgs {
-    /// The mode to simulate; `switch`: any, and users change it while it runs
-    #[arg(long, default_value = "ms+sc")]
+    /// The mode to simulate
+    #[arg(long, default_value = "ms+sc", help = mode_help("The mode to simulate; `switch`: any, and users change it while it runs"))]
     mode: String,
     /// How many seeds
     #[arg(long, default_value_t = 1000, value_parser = at_least_one())]
@@ -49,7 +49,7 @@ pub fn run(args: &SimArgs) -> Result<(), Failed> {
     if args.mutants {
         return run_mutants(args.mutant.as_deref());
     }
-    let Some(config) = Config::of(&args.mode) else { return Err(unknown_mode(&args.mode)) };
+    let Some(config) = Config::of(modes(), &args.mode) else { return Err(unknown_mode(&args.mode)) };
     let config = Config { run_ms: args.seconds * 1000, trace: args.trace, ..config };
     let (first, count) = args.seed.map_or((args.first, args.seeds), |seed| (seed, 1));
     let started = Instant::now();
@@ -108,8 +108,12 @@ fn print_met(total: &Summary) {
     }
 }
 
+/// What `--help` says of an option that takes a mode: the program may have more than Sartor's own.
+pub fn mode_help(about: &str) -> String {
+    format!("{about}; there is: {}", names())
+}
+
 /// The one line for a mode that does not exist.
 pub fn unknown_mode(name: &str) -> Failed {
-    let names: Vec<&str> = MODES.iter().map(|mode| mode.name).collect();
-    Failed::input(format!("unknown mode '{name}'; there is: {}", names.join(", ")))
+    Failed::input(format!("unknown mode '{name}'; there is: {}", names()))
 }

@@ -2,6 +2,7 @@
 
 use super::seeds::Seeds;
 use crate::{Failed, say};
+use sartor_core::controlet::MODES;
 use sartor_core::mutants::{MUTANTS, Mutant, plant};
 use sartor_sim::Config;
 use std::time::Instant;
@@ -34,7 +35,7 @@ pub fn run(only: Option<&str>) -> Result<(), Failed> {
 
 fn hunt(mutant: &Mutant) -> bool {
     let started = Instant::now();
-    let config = Config { run_ms: 20_000, ..Config::of(mutant.mode).unwrap_or_default() };
+    let config = Config { run_ms: 20_000, ..Config::of(MODES, mutant.mode).unwrap_or_default() };
     plant(Some(mutant.fault));
     let seeds = Seeds { config, first: 0, count: SEEDS_MAX, until_found: true };
     let failures = seeds.run(false).1;

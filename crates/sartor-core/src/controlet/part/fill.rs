@@ -8,6 +8,9 @@
 //! one stream: the entries, and between them pages of a walk, each where the source's store stood when it was read. A page is never older than the entries before it, and the entries
 //! behind it come after it; so writes, deletes and pages cannot undo each other, and no deleted key needs to
 //! be remembered. (TPDS 4.2, "recovery mode"; Machi's chain repair shows what goes wrong without the order.)
+//!
+//! A joiner that comes back with what it had on disk, up to a place that is in the source's history, is not cleared: it drops
+//! what is in slots in which something was deleted since, and gets what is in those, and what was written since.
 
 use super::answers::Answers;
 use super::follower::{Follower, resend_after};
@@ -29,6 +32,8 @@ const NEAR_BYTES: usize = 64 << 10;
 
 /// A page may take so much longer than entries before its receiver is given up: it is large, and links are slow.
 const PAGES_PATIENCE: u64 = 5;
+/// The same of the first page for who has a copy on disk.
+const OPENING_PATIENCE: u64 = 300;
 
 /// The side that has the records.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +44,8 @@ pub struct Source {
     pub follower: Follower,
     /// The entries that it lacks.
     stream: Stream,
+    /// It has what there was at this place: it gets what has changed since.
+    since: Option<Position>,
     cursor: Cursor,
     /// What clients named and the joiner was not told of.
     left: Left,
@@ -72,12 +79,13 @@ struct Outgoing {
 }
 
 impl Source {
-    /// Begins; entries after `applied` are for the joiner.
-    pub fn new(now: Now, joining: Joining, applied: Position) -> Source {
+    /// Begins; entries after `applied` are for the joiner. It has what there was at `since`, if anything.
+    pub fn new(now: Now, joining: Joining, applied: Position, since: Option<Position>) -> Source {
         Source {
             joining,
             follower: Follower::new(now, joining.member.node, applied.sequence),
             stream: Stream::starting_at(applied.sequence + 1),
+            since,
             cursor: Cursor::Start,
             left: Left::All,
             walking: false,
@@ -122,10 +130,12 @@ impl Source {
         let (names, left) = names.part(&self.left, settings.page_bytes_max);
         self.left = left;
         let names = if planted(Fault::NamesNotFilled) { Names::default() } else { names };
-        let Walked { records: page, at, deletes, .. } = walked;
+        let Walked { records: page, at, deletes, since, .. } = walked;
+        self.since = since;
         let (fill, number, records) = (self.joining.since, self.pages, page.len() as u64);
+        let since = since.filter(|_| number == 1);
         let message =
-            Message::Page(Page { fill, number, at, digest, records: page, answers, names, deletes });
+            Message::Page(Page { fill, number, at, digest, records: page, answers, names, deletes, since });
         self.page = Some(Outgoing { since: now.steady_us, at, records, message, sent_at: None, again: 0 });
         if self.pages == 1 {
             self.follower = Follower::new(now, self.follower.node, at.sequence);
@@ -174,9 +184,12 @@ impl Source {
         if self.wants_page() && now.steady_us >= self.rest_until {
             self.walking = true;
             let (fill, cursor) = (self.joining.since, self.cursor.clone());
-            tasks.push(Task::Walk(fill, cursor, settings.page_bytes_max));
+            tasks.push(Task::Walk(fill, cursor, settings.page_bytes_max, self.since));
         }
-        let old = |page: &Outgoing| now.steady_us >= page.since + PAGES_PATIENCE * settings.cut_after_us;
+        // Who has a copy already opens it first, and looks for what was deleted.
+        let opens = self.pages == 1 && self.since.is_some();
+        let patience = if opens { OPENING_PATIENCE } else { PAGES_PATIENCE };
+        let old = |page: &Outgoing| now.steady_us >= page.since + patience * settings.cut_after_us;
         self.follower.cut |= self.page.as_ref().is_some_and(old);
         if self.resend_at(settings).is_some_and(|at| now.steady_us >= at) {
             self.follower.rewind(now);

@@ -32,6 +32,13 @@ pub struct LeaseMessage {
     pub bound: bool,
     /// What the sender had when the view began; none while that is not known.
     pub level: Option<Position>,
+    /// What else.
+    pub told: Told,
+}
+
+/// What else a member tells with its promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Told {
     /// What, as far as the sender knows, all members have.
     pub stable: Position,
     /// The sender's node has no memory for more.
@@ -43,23 +50,6 @@ pub struct LeaseMessage {
     /// The last entry that the log outside has, as far as the sender knows.
     pub logged: u64,
     /// Of all entries up to there, if the sender orders and may serve.
-    pub digest: Option<(Position, u64)>,
-}
-
-/// What else a member tells with its promises.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// See [`LeaseMessage::stable`].
-    pub stable: Position,
-    /// See [`LeaseMessage::full`].
-    pub full: bool,
-    /// See [`LeaseMessage::whole`].
-    pub whole: bool,
-    /// See [`LeaseMessage::newest`].
-    pub newest: Option<Position>,
-    /// See [`LeaseMessage::logged`].
-    pub logged: u64,
-    /// See [`LeaseMessage::digest`].
     pub digest: Option<(Position, u64)>,
 }
 
@@ -197,6 +187,15 @@ impl Leases {
         self.attended = now.steady_us;
     }
 
+    /// This replica does not know what a former life of it promised: nobody serves before all of that has lapsed.
+    pub fn bind_unknown(&mut self, now: Now) {
+        let until = now.steady_us + self.settings.lease_us * 5 / 4;
+        let nobody = Member { node: NodeId(u16::MAX), ..Member::default() };
+        if !planted(Fault::ForgetPromises) {
+            self.bound.push(Bound { member: nobody, until, reads_until: until });
+        }
+    }
+
     /// A removed member serves no more.
     pub fn on_left(&mut self, now: Now, member: Member) {
         let bound = self.bound.len();
@@ -213,7 +212,7 @@ impl Leases {
             peer.stamp = Some((message.stamp, now.steady_us));
         }
         peer.level = message.level.or(peer.level);
-        peer.whole |= message.whole;
+        peer.whole |= message.told.whole;
         // What is echoed was ours once: a stamp from the future would be a promise without end.
         if let Some(echo) = message.echo.filter(|echo| *echo <= now.steady_us) {
             peer.echoed = peer.echoed.max(Some(echo));
@@ -267,22 +266,8 @@ impl Leases {
                 peer.answered = true;
             }
             let echo = echo.map(|(stamp, _)| stamp);
-            let Told { stable, full, whole, newest, logged, digest } = told;
-            (
-                peer.member.node,
-                LeaseMessage {
-                    stamp: now.steady_us,
-                    echo,
-                    bound: blocked,
-                    level,
-                    stable,
-                    full,
-                    whole,
-                    newest,
-                    logged,
-                    digest,
-                },
-            )
+            let stamp = now.steady_us;
+            (peer.member.node, LeaseMessage { stamp, echo, bound: blocked, level, told })
         };
         self.peers.iter_mut().map(message).collect()
     }
@@ -419,18 +404,12 @@ mod tests {
     #[test]
     fn a_stamp_that_was_never_given_promises_nothing() {
         let mut a = leases(0, &[1]);
-        let position = Position::ZERO;
         let forged = LeaseMessage {
             stamp: 0,
             echo: Some(u64::MAX),
             bound: false,
-            level: Some(position),
-            stable: position,
-            full: false,
-            whole: false,
-            newest: None,
-            logged: 0,
-            digest: None,
+            level: Some(Position::ZERO),
+            told: Told::default(),
         };
         a.on_message(at(0), NodeId(1), forged);
         assert!(!a.holds(at(0)));
@@ -445,12 +424,7 @@ mod tests {
             echo: None,
             bound: false,
             level: Some(Position::ZERO),
-            stable: Position::ZERO,
-            full: false,
-            whole: false,
-            newest: None,
-            logged: 0,
-            digest: None,
+            told: Told::default(),
         };
         a.on_message(at(100), NodeId(2), ask);
         a.on_wake(at(120), Told::default());

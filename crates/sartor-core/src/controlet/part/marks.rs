@@ -49,7 +49,7 @@ impl Marks {
             Op::Once(once) => self.note_op(sequence, &once.op),
             Op::Clear if planted(Fault::ClearUnmarked) => {}
             Op::Clear => self.all = sequence,
-            Op::Len | Op::Survey | Op::Scan(_) | Op::Wait { .. } => {}
+            Op::Len | Op::Survey | Op::Scan(_) | Op::Range(_) | Op::Wait { .. } => {}
         }
     }
 
@@ -82,7 +82,8 @@ impl Marks {
                 steps.max().unwrap_or(0).max(self.all)
             }
             Op::Once(once) => self.seen(&once.op),
-            Op::Len | Op::Clear | Op::Survey | Op::Expire(_) | Op::Scan(_) | Op::Wait { .. } => self.last,
+            Op::Len | Op::Clear | Op::Survey | Op::Expire(_) => self.last,
+            Op::Scan(_) | Op::Range(_) | Op::Wait { .. } => self.last,
         }
     }
 

@@ -1,7 +1,7 @@
 //! What the replicas of a shard say to each other.
 
 use super::answers::Answers;
-use super::lease::LeaseMessage;
+use super::lease::{LeaseMessage, Told};
 use super::once::Names;
 use crate::ids::{Epoch, Position};
 use crate::keeper::Deletes;
@@ -71,6 +71,8 @@ pub struct Page {
     pub names: Names,
     /// With the first page: what is remembered of deletes.
     pub deletes: Option<Deletes>,
+    /// With the first page: the records are those that have changed since this place, at which the receiver stands.
+    pub since: Option<Position>,
 }
 
 impl Wire for Message {
@@ -97,12 +99,12 @@ impl Wire for Message {
                 put_varint(out, lease.stamp);
                 put_option(out, lease.echo.as_ref(), |out, echo| put_varint(out, *echo));
                 put_option(out, lease.level.as_ref(), |out, level| level.encode(out));
-                lease.stable.encode(out);
-                put_varint(out, lease.logged);
-                let flags = [lease.full, lease.whole, lease.bound];
+                lease.told.stable.encode(out);
+                put_varint(out, lease.told.logged);
+                let flags = [lease.told.full, lease.told.whole, lease.bound];
                 out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
-                put_option(out, lease.newest.as_ref(), |out, newest| newest.encode(out));
-                put_option(out, lease.digest.as_ref(), |out, (at, sum)| {
+                put_option(out, lease.told.newest.as_ref(), |out, newest| newest.encode(out));
+                put_option(out, lease.told.digest.as_ref(), |out, (at, sum)| {
                     at.encode(out);
                     out.extend_from_slice(&sum.to_le_bytes());
                 });
@@ -137,18 +139,8 @@ impl Wire for Message {
                 let (full, whole, bound) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
                 let newest = from.option(Position::decode)?;
                 let digest = from.option(|from| Ok((Position::decode(from)?, fixed(from)?)))?;
-                Message::Lease(LeaseMessage {
-                    stamp,
-                    echo,
-                    bound,
-                    level,
-                    stable,
-                    full,
-                    whole,
-                    newest,
-                    logged,
-                    digest,
-                })
+                let told = Told { stable, full, whole, newest, logged, digest };
+                Message::Lease(LeaseMessage { stamp, echo, bound, level, told })
             }
             4 => Message::Page(Page::decode(from)?),
             _ => return Err(Malformed("unknown message")),
@@ -171,6 +163,7 @@ impl Wire for Page {
         put_option(out, self.answers.as_ref(), |out, answers| answers.encode(out));
         self.names.encode(out);
         put_option(out, self.deletes.as_ref(), |out, deletes| deletes.encode(out));
+        put_option(out, self.since.as_ref(), |out, since| since.encode(out));
     }
 
     fn decode(from: &mut Reader) -> Result<Page, Malformed> {
@@ -188,6 +181,7 @@ impl Wire for Page {
             answers: from.option(Answers::decode)?,
             names: Names::decode(from)?,
             deletes: from.option(Deletes::decode)?,
+            since: from.option(Position::decode)?,
         })
     }
 }
@@ -210,7 +204,17 @@ mod tests {
         let record = Record { key: Bytes::from_static(b"k"), value: Bytes::from_static(b""), meta };
         let (records, answers, names) = (vec![record], Some(Answers::default()), Names::default());
         let deletes = Some(Deletes::default());
-        let page = Page { fill: Epoch(2), number: 1, at, digest: 77, records, answers, names, deletes };
+        let since = Some(at);
+        let page =
+            Page { fill: Epoch(2), number: 1, at, digest: 77, records, answers, names, deletes, since };
+        let told = Told {
+            stable: at,
+            full: true,
+            whole: true,
+            newest: Some(at),
+            logged: 70_000,
+            digest: Some((at, u64::MAX)),
+        };
         let messages = [
             Message::Entries(Entries {
                 fill: Epoch(0),
@@ -220,18 +224,7 @@ mod tests {
             }),
             Message::Ack(Ack { applied: at, stable: at, fill: (Epoch(2), 7), full: true }),
             Message::Cut,
-            Message::Lease(LeaseMessage {
-                stamp: 9,
-                echo: Some(8),
-                bound: false,
-                level: Some(at),
-                stable: at,
-                full: true,
-                whole: true,
-                newest: Some(at),
-                logged: 70_000,
-                digest: Some((at, u64::MAX)),
-            }),
+            Message::Lease(LeaseMessage { stamp: 9, echo: Some(8), bound: false, level: Some(at), told }),
             Message::Page(page),
         ];
         for message in messages {

@@ -5,6 +5,7 @@ use crate::entry::Entry;
 use crate::ids::{Incarnation, Position, ShardId, WorkerId};
 use crate::keeper::Replay;
 use crate::operation::{Consistency, From, Op, Request};
+use crate::record::Bounds;
 use crate::time::Micros;
 use crate::wire::codec::{Malformed, Reader, Wire, put_varint};
 use alloc::collections::VecDeque;
@@ -87,16 +88,23 @@ fn encode_replay(replay: &Replay, out: &mut Vec<u8>) {
     }
     replay.position.encode(out);
     put_varint(out, replay.unix_ms);
-    put_varint(out, replay.value_bytes_max as u64);
+    let Bounds { key_bytes_min, key_bytes_max, value_bytes_max } = replay.bounds;
+    // No bound is the shortest.
+    for bound in [key_bytes_min, key_bytes_max.wrapping_add(1), value_bytes_max] {
+        put_varint(out, bound as u64);
+    }
     replay.request.op.encode(out);
 }
 
 fn decode_replay(reader: &mut Reader, from: From, shard: ShardId) -> Result<Replay, Malformed> {
-    let (position, unix_ms, value_bytes_max) =
-        (Position::decode(reader)?, reader.varint()?, reader.number()?);
+    let (position, unix_ms) = (Position::decode(reader)?, reader.varint()?);
+    let (key_bytes_min, key_bytes_max, value_bytes_max) =
+        (reader.number()?, reader.number::<usize>()?, reader.number()?);
+    let key_bytes_max = key_bytes_max.wrapping_sub(1);
+    let bounds = Bounds { key_bytes_min, key_bytes_max, value_bytes_max };
     let (op, floor, deadline_us) = (Op::decode(reader)?, Position::ZERO, Micros::MAX);
     let request = Request { from, shard, op, floor, consistency: Consistency::Mode, deadline_us };
-    Ok(Replay { request, position, unix_ms, value_bytes_max })
+    Ok(Replay { request, position, unix_ms, bounds })
 }
 
 /// A gapless run of encoded items: pushed at the end, trimmed at the front.
@@ -252,7 +260,7 @@ mod tests {
             },
             position: Position { epoch: Epoch(2), sequence },
             unix_ms: 1000,
-            value_bytes_max: 1 << 24,
+            bounds: Bounds { value_bytes_max: 1 << 24, ..Bounds::default() },
         };
         stream.push_operation(&replay(3, from));
         stream.push_operation(&replay(4, From::Nobody));

@@ -42,6 +42,8 @@ pub struct Connection {
     pub library: (String, String),
     /// The protocol it speaks.
     pub resp: Resp,
+    /// The table that it works in.
+    pub table: u16,
     /// How fresh its reads must be.
     pub consistency: Consistency,
     /// The last command it sent.
@@ -152,6 +154,7 @@ impl Connection {
             name: String::new(),
             library: (String::new(), String::new()),
             resp: Resp::Two,
+            table: 0,
             consistency: Consistency::Mode,
             last_command: "",
             out: Vec::new(),
@@ -330,7 +333,7 @@ impl Connection {
             (_, Plan::Worker(_) | Plan::Once(..) | Plan::Read(..)) => {
                 Some("ERR this command is not allowed inside of MULTI")
             }
-            (_, Plan::Parts(_, Join::Scan(_) | Join::Wait(_) | Join::Info(_) | Join::Surveys(_))) => {
+            (_, Plan::Parts(_, Join::Scan(_) | Join::Wait(_) | Join::Info(..) | Join::Surveys(_))) => {
                 Some("ERR SCAN, WAIT, INFO and SARTOR.VERIFY are not allowed inside of MULTI")
             }
             (Some(transaction), _) if transaction.queued.len() >= TRANSACTION_MAX => {
@@ -370,6 +373,10 @@ impl Connection {
             }
             Act::Consistency(level) => {
                 self.consistency = level;
+                self.ok();
+            }
+            Act::Table(table) => {
+                self.table = table;
                 self.ok();
             }
             Act::Refuse(text) => self.error(text),

@@ -76,6 +76,13 @@ impl Protocol {
         }
     }
 
+    /// Appends the choice of a table, if there are several.
+    pub fn select(self, out: &mut Vec<u8>, table: &str) {
+        if self == Protocol::Resp {
+            resp::select(out, table);
+        }
+    }
+
     /// The first answer in these bytes.
     pub fn parse(self, bytes: &[u8]) -> Parsed<'_> {
         match self {

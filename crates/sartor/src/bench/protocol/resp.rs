@@ -27,6 +27,14 @@ pub(super) fn wait(out: &mut Vec<u8>, replicas: u32) {
     out.extend_from_slice(b"\r\n$1\r\n0\r\n");
 }
 
+pub(super) fn select(out: &mut Vec<u8>, table: &str) {
+    out.extend_from_slice(b"*2\r\n$6\r\nSELECT\r\n$");
+    number(out, table.len() as u64);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(table.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
 fn bulk_key(out: &mut Vec<u8>, key: Key) {
     out.push(b'$');
     number(out, key.bytes.into());

@@ -79,6 +79,10 @@ impl Replica {
             // Of what was before the shard began anew.
             return None;
         }
+        if position.sequence > self.submitted.sequence && position.epoch < self.submitted.epoch {
+            // Of another history, that ended.
+            return None;
+        }
         if position.sequence == self.submitted.sequence + 1 && self.owes_log {
             self.note_epoch(position);
             self.submitted = position;

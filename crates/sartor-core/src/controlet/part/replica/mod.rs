@@ -25,7 +25,7 @@ use super::message::Message;
 use super::once::Names;
 use super::stream::Stream;
 use super::surveying::Surveying;
-use crate::controlet::rules::Topology;
+use crate::controlet::rules::{Answers as AnswersAt, Topology};
 use crate::controlet::{Outbox, Settings, Status, View};
 use crate::ids::{Epoch, NodeId, Position};
 use crate::keeper::Walked;
@@ -103,16 +103,13 @@ pub struct Replica {
 const EPOCHS_MAX: usize = 64;
 
 impl Replica {
-    /// An empty replica, or one to be filled.
+    /// A replica that begins where its view says, or is to be filled.
     pub fn new(now: Now, view: View, settings: Settings) -> Replica {
-        // Empty, but of the epoch in which the shard began: later than all that was seen of one that lost its data, and the
-        // same at all members, whenever they come to it.
-        let empty = Position { epoch: view.born, sequence: 0 };
         let mut replica = Replica {
             settings,
-            submitted: empty,
-            applied: empty,
-            stable: empty,
+            submitted: view.start,
+            applied: view.start,
+            stable: view.start,
             gone: false,
             given_up: false,
             answers: Answers::default(),
@@ -122,7 +119,7 @@ impl Replica {
             proven: false,
             settling: false,
             told_whole: false,
-            stream: Stream::starting_at(1),
+            stream: Stream::starting_at(view.start.sequence + 1),
             log: None,
             owes_log: false,
             logged: 0,
@@ -144,6 +141,15 @@ impl Replica {
             dirty: true,
             view,
         };
+        let begins_again = replica.view.is_member() && replica.view.epoch > Epoch(1);
+        if begins_again {
+            replica.leases.bind_unknown(now);
+        }
+        if replica.view.start.sequence > 0 {
+            replica.epochs.push((replica.view.start.epoch, 0));
+            // What it wrote there may not have come to disk.
+            replica.owes_log = replica.view.rules.answers == AnswersAt::AtLog;
+        }
         replica.enter(now);
         replica
     }
@@ -278,7 +284,10 @@ impl Replica {
         let wanted =
             self.view.joining.filter(|joining| fills && !self.view.members.contains(&joining.member));
         if self.source.as_ref().map(|source| source.joining) != wanted {
-            self.source = wanted.map(|joining| Source::new(now, joining, self.applied));
+            self.source = wanted.map(|joining| {
+                let since = Some(joining.held).filter(|held| self.has(*held) || planted(Fault::TrustKept));
+                Source::new(now, joining, self.applied, since.filter(|held| *held != Position::ZERO))
+            });
         }
     }
 
@@ -319,22 +328,22 @@ impl Replica {
         let is_first = self.leases.level_of(from).is_none();
         self.leases.on_message(now, from, message);
         if let Some((echo, newest)) =
-            message.echo.zip(message.newest).filter(|(echo, _)| *echo <= now.steady_us)
+            message.echo.zip(message.told.newest).filter(|(echo, _)| *echo <= now.steady_us)
         {
             self.freshness.on_told(echo, newest.sequence);
             self.freshness.on_applied(self.applied.sequence);
         }
-        if let Some((at, sum)) = message.digest.filter(|_| self.sink.is_none()) {
+        if let Some((at, sum)) = message.told.digest.filter(|_| self.sink.is_none()) {
             self.digest.on_told(at, sum);
             self.digest.compare(self.applied);
         }
-        self.note_full(from, message.full);
+        self.note_full(from, message.told.full);
         self.dirty = true;
-        self.learn_logged(message.logged);
+        self.learn_logged(message.told.logged);
         let members = &self.view.members;
         let sender_knows = members.get(self.topology().teller(members.len()));
         if sender_knows.is_some_and(|member| member.node == from) {
-            self.learn_stable(now, message.stable);
+            self.learn_stable(now, message.told.stable);
         }
         if let Some(follower) = self.followers.iter_mut().find(|follower| follower.node == from)
             && is_first
@@ -448,6 +457,14 @@ impl Replica {
         known.map_or(Epoch(0), |(epoch, _)| *epoch)
     }
 
+    /// Whether a place is certainly in the history of this replica. One orders in each epoch, so it is if a later place of its
+    /// epoch is, or itself.
+    fn has(&self, place: Position) -> bool {
+        let known = self.epochs.iter().position(|(epoch, _)| *epoch == place.epoch);
+        let next = |at: usize| self.epochs.get(at + 1).map_or(self.applied.sequence + 1, |(_, first)| *first);
+        known.is_some_and(|at| place.sequence < next(at))
+    }
+
     /// Whether a place is in the history of this replica: what was ordered but lost in a failover is not.
     pub fn contains(&self, place: Position) -> bool {
         let oldest = self.epochs.first().map_or(self.applied.epoch, |(epoch, _)| *epoch);
@@ -504,6 +521,7 @@ impl Replica {
             position: self.applied,
             lost: self.gone || self.given_up,
             gone: self.gone,
+            durable: self.view.durable,
             differs: self.digest.differs(),
             sealed: self.log.as_ref().is_some_and(Log::is_over),
             proven: self.proven && self.view.is_member() && !self.settling,

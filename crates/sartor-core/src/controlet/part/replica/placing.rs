@@ -10,6 +10,7 @@ use crate::entry::Entry;
 use crate::ids::{NodeId, Position};
 use crate::keeper::{Replay, Task};
 use crate::operation::{From, Op, Outcome, Request};
+use crate::record::Bounds;
 use crate::routing::map::Member;
 use crate::time::Now;
 use alloc::boxed::Box;
@@ -67,8 +68,9 @@ impl Replica {
     pub fn order(&mut self, now: Now, request: Request, out: &mut Effects) {
         let position = self.submitted.next(self.view.epoch);
         let value_bytes_max = self.settings.value_bytes_max;
+        let bounds = self.view.bounds.and(Bounds { value_bytes_max, ..Bounds::default() });
         let unix_ms = self.stamp(now);
-        let replay = Replay { request, position, unix_ms, value_bytes_max };
+        let replay = Replay { request, position, unix_ms, bounds };
         self.note_epoch(position);
         (self.submitted, self.dirty) = (position, true);
         if self.view.rules.is_strong() {

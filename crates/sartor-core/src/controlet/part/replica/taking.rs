@@ -138,7 +138,8 @@ impl Replica {
             (self.gone, self.given_up) = (false, false);
         }
         self.names.merge(page.names);
-        let start = start.map(|at| Box::new(Start { at, deletes }));
+        let since = page.since;
+        let start = start.map(|at| Box::new(Start { at, deletes, since }));
         out.tasks.push(Task::Fill(page.fill, start, page.records));
     }
 
