@@ -251,6 +251,24 @@ fn a_read_of_what_never_gets_everywhere_is_refused_in_time() {
 }
 
 #[test]
+fn what_waits_for_room_is_refused_in_time() {
+    let settings = Settings { stream_bytes_max: 20, ..Settings::default() };
+    let mut group = Group::new(&CHAIN, &[0, 1], settings);
+    group.lost = |_, to, message| to == 1 && matches!(message, Message::Entries(_));
+    group.ask(0, 1, set("k", "a value that fills the stream"));
+    group.ask(0, 2, get("m"));
+    group.ask(0, 3, set("m", "v"));
+    group.pass(4900);
+    assert_eq!(group.take(), [], "perhaps there is room yet");
+    group.pass(1200);
+    let refused = group.take();
+    assert!(matches!(&refused[..], [(0, 2, Outcome::Failed(_)), (0, 3, Outcome::Failed(_))]), "{refused:?}");
+    group.lost = |_, _, _| false;
+    group.pass(1000);
+    assert_eq!(group.value(0, "m"), None, "what was refused is not done later");
+}
+
+#[test]
 fn messages_that_nobody_would_send_do_no_harm() {
     let mut group = Group::new(&CHAIN, &[0, 1, 2], Settings::default());
     group.ask(0, 1, set("k", "v"));

@@ -363,7 +363,7 @@ impl Orders {
         let looks = self.look_at.is_some_and(|at| at <= now.steady_us);
         self.replica.on_wake(now, out);
         if !self.replica.is_active(now) && !planted(Fault::LeaseAtArrival) {
-            self.refuse_the_late(now, &mut out.effects);
+            self.refuse_the_late(now, self.replica.settings.patience_us, &mut out.effects);
             return self.look_again(now);
         }
         let (replica, places) = (&self.replica, (self.replica.settled(), self.replica.known()));
@@ -371,15 +371,15 @@ impl Orders {
         let contains = |place| replica.contains(place);
         let near = !replica.view.is_head();
         self.answering.release(places, near, elsewhere, contains, &mut out.effects);
-        // What is left tells of entries that some member lacks: if that is given up, they wait for the next view. They
-        // may be many, so not at every turn.
-        if looks {
-            self.answering.give_up(now, Micros::MAX, &mut out.effects);
-        }
-        self.look_again(now);
         if self.is_head() {
             self.take_held(now, &mut out.effects);
         }
+        // What is left tells of entries that some member or the log lacks, or has no room before they are there: if that is
+        // given up, they wait for the next view. They may be many, so not at every turn.
+        if looks {
+            self.refuse_the_late(now, Micros::MAX, &mut out.effects);
+        }
+        self.look_again(now);
         if now.steady_us >= self.expire_at {
             // Until the answer is there, no second one.
             self.expire_at = Micros::MAX;
@@ -407,9 +407,8 @@ impl Orders {
         }
     }
 
-    /// Nobody may serve for a while: those are told whose requests certainly had no effect.
-    fn refuse_the_late(&mut self, now: Now, out: &mut Effects) {
-        let patience_us = self.replica.settings.patience_us;
+    /// Nobody may serve for a while, or there is no room: those are told whose requests certainly had no effect.
+    fn refuse_the_late(&mut self, now: Now, patience_us: Micros, out: &mut Effects) {
         self.answering.give_up(now, patience_us, out);
         let replica = &self.replica;
         self.held.retain(|(request, since)| {
