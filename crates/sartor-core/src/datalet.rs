@@ -179,6 +179,11 @@ impl Page {
         &self.pairs
     }
 
+    /// Lets go of all pairs but those whose keys are `wanted`.
+    pub(crate) fn retain(&mut self, wanted: impl Fn(&Bytes) -> bool) {
+        self.pairs.retain(|(key, _)| wanted(key));
+    }
+
     /// Takes the pairs out.
     pub fn into_pairs(self) -> Vec<(Bytes, Bytes)> {
         self.pairs

@@ -5,6 +5,7 @@ use crate::wire::codec::{Malformed, Reader, Wire, put_list, put_varint};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 /// Which records expire when.
 #[derive(Default)]
@@ -34,6 +35,16 @@ impl Deadlines {
             self.by_time.insert((deadline, key.clone()));
             self.by_key.insert(key, deadline);
         }
+    }
+
+    /// Forgets those of all keys from this one on.
+    pub(crate) fn end_at(&mut self, end: &[u8]) {
+        let outside: Vec<Arc<[u8]>> = self
+            .by_key
+            .range::<[u8], _>((Bound::Included(end), Bound::Unbounded))
+            .map(|(key, _)| key.clone())
+            .collect();
+        outside.iter().for_each(|key| self.set(key, None));
     }
 
     /// Whether no record expires.

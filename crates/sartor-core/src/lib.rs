@@ -25,6 +25,7 @@ pub mod controlet;
 pub mod coordinator;
 pub mod datalet;
 mod deadlines;
+pub mod division;
 pub mod entry;
 pub mod forward;
 pub mod ids;

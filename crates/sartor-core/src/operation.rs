@@ -323,6 +323,8 @@ pub enum FailureKind {
     Data,
     /// There is no memory for it; it had no effect.
     Full,
+    /// Its keys are another shard's now; it had no effect. Clients are not told: it is sent there.
+    Moved,
 }
 
 impl Outcome {
@@ -359,6 +361,33 @@ impl Failure {
 }
 
 impl Op {
+    /// An operation that does nothing but to mark a place in the history.
+    pub fn fence() -> Op {
+        Op::Expire(Vec::new())
+    }
+
+    /// Whether it only marks a place.
+    pub fn is_fence(&self) -> bool {
+        matches!(self, Op::Expire(keys) if keys.is_empty())
+    }
+
+    /// Whether it removes everything in its shard, so that it is about parts of it too.
+    pub fn clears(&self) -> bool {
+        match self {
+            Op::Clear => true,
+            Op::Once(once) => once.op.clears(),
+            Op::Batch(batch) => batch.steps.iter().any(Op::clears),
+            _ => false,
+        }
+    }
+
+    /// Whether all of its keys lie before this one; it need not name any.
+    pub fn lies_before(&self, end: &[u8]) -> bool {
+        let mut before = true;
+        self.each_key(&mut |key| before &= key < end);
+        before
+    }
+
     /// Whether it may change the shard, so that only the replica that orders can take it.
     pub fn is_write(&self) -> bool {
         match self {

@@ -1,14 +1,16 @@
 //! A replica's place on a worker: its controlet, and the requests that other workers sent it.
 
+use crate::controlet::part::once::Names;
 use crate::controlet::rules::Rules;
 use crate::controlet::{AnyControlet, Input, Mode, Outbox, Status, View};
 use crate::coordinator::ReplicaReport;
+use crate::division::Division;
 use crate::forward::{Answer, Answers, ForwardSettings, Forwarded, Forwards, Inbound};
-use crate::ids::{Incarnation, WorkerId};
+use crate::ids::{Epoch, Incarnation, WorkerId};
 use crate::node::NodeSettings;
 use crate::operation::{From, Request};
 use crate::record::Bounds;
-use crate::routing::map::{Member, Shard};
+use crate::routing::map::{ClusterMap, Member, Shard};
 use crate::time::{Micros, Now};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -30,13 +32,30 @@ pub struct Seat {
     owed: usize,
     /// It has ended, and goes when its store owes nothing more.
     ended: bool,
+    /// The part of it that becomes another shard's replica.
+    pub division: Option<Division>,
+    /// Pages that were asked for a part that came to nothing.
+    pub stale_pages: usize,
+    /// From this key on, nothing that its store holds is its own; whether there is something yet, and it is to go on removing.
+    pub left: Option<Bytes>,
+    /// See `left`.
+    pub leaves: bool,
+    /// From this key on, entries from this epoch on touch nothing that its store holds.
+    pub kept: Option<(Bytes, Epoch)>,
 }
 
 /// Reads that come to a replica because the head's store cannot do them, at once.
 const ASIDES_MAX: usize = 1024;
 
 /// A shard as seen from a node.
-pub fn view_of(shard: &Shard, rules: Rules, durable: bool, bounds: Bounds, me: Member) -> View {
+pub fn view_of(
+    map: &ClusterMap,
+    shard: &Shard,
+    rules: Rules,
+    durable: bool,
+    bounds: Bounds,
+    me: Member,
+) -> View {
     let joining = shard.joining;
     let mut members = shard.members.clone();
     // Another life of this node is not this replica.
@@ -46,14 +65,34 @@ pub fn view_of(shard: &Shard, rules: Rules, durable: bool, bounds: Bounds, me: M
     let joining = joining.filter(|joining| joining.member.node != me.node || joining.member == me);
     let (shard_id, epoch, born) = (shard.id, shard.epoch, shard.born);
     let start = if members.contains(&me) { shard.start } else { shard.beginning() };
-    View { shard: shard_id, epoch, me: me.node, members, joining, born, start, durable, rules, bounds }
+    let end = map.upper_of(shard).cloned();
+    let divides = map.part_of(shard.id).is_some_and(Shard::is_apart);
+    let first = map.table_of(shard).is_some_and(|table| table.created == shard.epoch);
+    let me = me.node;
+    View {
+        shard: shard_id,
+        epoch,
+        me,
+        members,
+        joining,
+        born,
+        start,
+        durable,
+        rules,
+        bounds,
+        end,
+        divides,
+        first,
+    }
 }
 
 impl Seat {
     /// A replica with a store as the view says.
     pub fn new(now: Now, mode: &Mode, view: View, settings: &NodeSettings) -> Seat {
         let controlet = (mode.build)(now, view.clone(), settings.controlet);
-        Seat { view, controlet, inbound: BTreeMap::new(), asides: BTreeMap::new(), owed: 0, ended: false }
+        let (inbound, asides, owed, ended) = (BTreeMap::new(), BTreeMap::new(), 0, false);
+        let (division, stale_pages, left, leaves, kept) = (None, 0, None, false, None);
+        Seat { view, controlet, inbound, asides, owed, ended, division, stale_pages, left, leaves, kept }
     }
 
     /// Whether the replica answers the request itself.
@@ -86,6 +125,34 @@ impl Seat {
         }
         self.controlet.step(now, input, out);
         self.owed += out.effects.tasks.len();
+        if let Some(division) = &mut self.division {
+            out.effects.tasks.iter().for_each(|task| division.on_task(task));
+        }
+    }
+
+    /// Its store was asked for something that its controlet knows nothing of, so many times.
+    pub fn owe(&mut self, tasks: usize) {
+        self.owed += tasks;
+    }
+
+    /// One of them has ended.
+    pub fn owe_less(&mut self) {
+        self.owed -= 1;
+    }
+
+    /// Whether this replica is a member, and not on its way out.
+    pub fn is_member(&self) -> bool {
+        !self.ended && self.view.is_member()
+    }
+
+    /// What it remembers of operations that their clients named.
+    pub fn names(&self) -> Names {
+        self.controlet.names()
+    }
+
+    /// Its shard begins with what another one remembered.
+    pub fn inherit(&mut self, names: Names) {
+        self.controlet.inherit(names);
     }
 
     /// Whether a new view can be had by this replica, or only by one that begins anew: a member that is no

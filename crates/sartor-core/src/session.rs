@@ -6,10 +6,15 @@
 //! until then the next ones are parked behind. Only a near read that turns out to be the head's
 //! turns the lane at once, and takes the near reads behind it along. What goes *aside*, to a replica that can do what the
 //! head's store cannot, goes alone: nothing else of the connection is on its way to that shard then.
+//!
+//! Where a shard is divided, what is on its way there may come back as the other part's. So a connection's lane to the part opens
+//! when all that it had on its way to the whole is answered or came back, in the order in which it was sent; and until then
+//! nothing more goes to the whole.
 
 use crate::ids::{Position, ShardId};
 use crate::mutants::{Fault, planted};
-use crate::operation::{Op, Request, SessionId};
+use crate::operation::{From, Op, Request, SessionId};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -37,6 +42,15 @@ struct Session {
     lanes: Vec<Lane>,
 }
 
+/// What a division means for connections.
+#[derive(Debug, Default)]
+pub struct Divided {
+    /// Those that wait for what they have on its way.
+    pub waiting: Vec<SessionId>,
+    /// What was not sent yet, and is about both parts.
+    pub refused: Vec<Request>,
+}
+
 /// One connection's dealings with one shard.
 #[derive(Clone, Default, Hash)]
 pub struct Lane {
@@ -47,6 +61,18 @@ pub struct Lane {
     away: u32,
     aside: u32,
     parked: VecDeque<Request>,
+    division: Option<Box<Division>>,
+}
+
+/// What a lane waits for where shards are divided.
+#[derive(Clone, Default, Hash)]
+struct Division {
+    /// Parts whose lanes wait until nothing is on this one.
+    parts: Vec<ShardId>,
+    /// Something is on the lane to the whole yet.
+    behind: bool,
+    /// What came back from there: it goes first.
+    early: Vec<Request>,
 }
 
 impl Sessions {
@@ -71,6 +97,53 @@ impl Sessions {
         self.sessions.get(session.index as usize).is_some_and(|entry| entry.generation == session.generation)
     }
 
+    /// A shard was divided: what was not sent yet and is for the part goes to its lanes, and where something is on its way, both
+    /// lanes wait for that.
+    pub fn divide(
+        &mut self,
+        whole: ShardId,
+        part: ShardId,
+        is_for_part: impl Fn(&Request) -> bool,
+    ) -> Divided {
+        let (from, to) = (usize::from(whole.0), usize::from(part.0));
+        let mut divided = Divided::default();
+        for (index, entry) in (0..).zip(&mut self.sessions) {
+            let Some(lane) = entry.lanes.get_mut(from).filter(|lane| !lane.is_free()) else { continue };
+            let waits = lane.is_busy() && !planted(Fault::MovedOvertakes);
+            if waits {
+                lane.division.get_or_insert_default().parts.push(part);
+            }
+            let parked = core::mem::take(&mut lane.parked);
+            let (refused, parked): (VecDeque<Request>, _) = parked.into_iter().partition(|r| r.op.clears());
+            divided.refused.extend(refused);
+            let parked: VecDeque<Request> = parked;
+            let (moved, stays) = parked.into_iter().partition(&is_for_part);
+            lane.parked = stays;
+            if to >= entry.lanes.len() {
+                entry.lanes.resize_with(to + 1, Lane::default);
+            }
+            let lane = &mut entry.lanes[to];
+            let moved: VecDeque<Request> = moved;
+            lane.parked.extend(moved.into_iter().map(|request| Request { shard: part, ..request }));
+            if waits {
+                lane.division.get_or_insert_default().behind = true;
+                divided.waiting.push(SessionId { index, generation: entry.generation });
+            }
+        }
+        divided
+    }
+
+    /// Connections that have something parked on their lane to a shard that nothing holds up.
+    pub fn stranded(&self, shard: ShardId) -> Vec<SessionId> {
+        let place = usize::from(shard.0);
+        let stranded = |entry: &Session| {
+            let lane = entry.lanes.get(place);
+            lane.is_some_and(|lane| !lane.is_busy() && !lane.parked.is_empty())
+        };
+        let found = self.sessions.iter().zip(0..).filter(|(entry, _)| stranded(entry));
+        found.map(|(entry, index)| SessionId { index, generation: entry.generation }).collect()
+    }
+
     /// The connection is gone; what is on its way will find nobody.
     pub fn close(&mut self, session: SessionId) {
         if self.is_open(session) {
@@ -81,6 +154,64 @@ impl Sessions {
 }
 
 impl Lane {
+    /// Whether something is on its way, or to come from another lane.
+    fn is_busy(&self) -> bool {
+        let behind = self.division.as_ref().is_some_and(|division| division.behind);
+        self.near > 0 || self.away > 0 || self.aside > 0 || behind
+    }
+
+    fn is_free(&self) -> bool {
+        !self.is_busy() && self.parked.is_empty()
+    }
+
+    /// A request of another lane is this one's: kept, where that one is waited for.
+    pub fn take_early(&mut self, request: Request) -> Option<Request> {
+        match self.division.as_mut().filter(|division| division.behind) {
+            Some(division) => {
+                division.early.push(request);
+                None
+            }
+            None => Some(request),
+        }
+    }
+
+    /// Takes out what waits for another lane for too long; none where nothing waits for one.
+    pub fn take_late(&mut self, now_us: u64) -> Option<Vec<Request>> {
+        let division = self.division.as_mut().filter(|division| division.behind)?;
+        let is_late = |request: &Request| request.deadline_us <= now_us;
+        let (mut late, early) = core::mem::take(&mut division.early).into_iter().partition(is_late);
+        division.early = early;
+        let (parked, on_time): (VecDeque<Request>, _) =
+            core::mem::take(&mut self.parked).into_iter().partition(is_late);
+        self.parked = on_time;
+        Vec::extend(&mut late, parked);
+        Some(late)
+    }
+
+    /// Parts that were divided off while what is on this lane was on its way.
+    pub fn parts(&self) -> &[ShardId] {
+        self.division.as_ref().map_or(&[], |division| &division.parts)
+    }
+
+    /// Nothing is on this lane any more: the lanes that waited for it.
+    pub fn end_division(&mut self) -> Vec<ShardId> {
+        if self.is_busy() {
+            return Vec::new();
+        }
+        self.division.take().map_or_else(Vec::new, |division| division.parts)
+    }
+
+    /// What this lane waited for is over: what came back goes first, in the order in which it was sent.
+    pub fn come_forward(&mut self) {
+        let Some(division) = &mut self.division else { return };
+        division.behind = false;
+        self.parked.extend(core::mem::take(&mut division.early));
+        self.parked.make_contiguous().sort_by_key(|request| match request.from {
+            From::Session { tag, .. } => tag,
+            _ => 0,
+        });
+    }
+
     /// Lets a request through, on the way returned, or parks it. `wanted` says which way it would go; near if the replica on
     /// this worker takes it. It is asked with the request's floor filled in.
     pub fn admit(
@@ -100,7 +231,7 @@ impl Lane {
             Way::Away => (self.near > 0 && !planted(Fault::Overtake)) || (must_be_free && self.away > 0),
             Way::Aside => (self.near > 0 || self.away > 0) && !planted(Fault::AsideOvertakes),
         };
-        if waits || self.aside > 0 || !self.parked.is_empty() {
+        if waits || self.aside > 0 || !self.parked.is_empty() || self.division.is_some() {
             self.parked.push_back(request);
             return None;
         }
@@ -124,7 +255,10 @@ impl Lane {
     }
 
     fn may_go_on(&self) -> bool {
-        self.near == 0 && self.aside == 0 && !self.parked.is_empty()
+        match self.division {
+            None => self.near == 0 && self.aside == 0 && !self.parked.is_empty(),
+            Some(_) => !self.is_busy(),
+        }
     }
 
     /// The newest place that an answer told of.
@@ -160,7 +294,7 @@ impl Lane {
 mod tests {
     use super::*;
     use crate::ids::Epoch;
-    use crate::operation::{Action, Consistency, From, Set};
+    use crate::operation::{Action, Consistency, Set};
     use alloc::vec;
     use bytes::Bytes;
 
@@ -242,6 +376,39 @@ mod tests {
         assert!(lane.settle(Way::Away, at(4)));
         let parked = lane.take_parked().into();
         assert_eq!(ways(&mut lane, parked), [Way::Aside]);
+    }
+
+    #[test]
+    fn what_comes_back_from_a_divided_shard_goes_first_and_in_its_order() {
+        let (mut sessions, away) = (Sessions::default(), |_: &Request| Way::Away);
+        let (whole, part) = (ShardId(0), ShardId(5));
+        for tag in [0, 1] {
+            assert!(sessions.lane(SESSION, whole).admit(request(tag, Action::Get), away).is_some());
+        }
+        assert_eq!(sessions.divide(whole, part, |_| true).waiting, [SESSION]);
+        // Later ones wait, for either shard.
+        for shard in [part, whole] {
+            let later = Request { shard, ..request(9, Action::Get) };
+            assert!(sessions.lane(SESSION, shard).admit(later, away).is_none());
+        }
+        // They come back the other way round.
+        for (tag, is_last) in [(1, false), (0, true)] {
+            assert_eq!(sessions.lane(SESSION, whole).settle(Way::Away, Position::ZERO), is_last);
+            assert!(sessions.lane(SESSION, part).take_early(request(tag, Action::Get)).is_none());
+        }
+        assert_eq!(sessions.lane(SESSION, whole).end_division(), [part]);
+        sessions.lane(SESSION, part).come_forward();
+        let tags = |requests: VecDeque<Request>| {
+            let tag = |request: Request| match request.from {
+                From::Session { tag, .. } => tag,
+                _ => u32::MAX,
+            };
+            requests.into_iter().map(tag).collect::<Vec<_>>()
+        };
+        assert!(sessions.lane(SESSION, part).end_division().is_empty());
+        assert_eq!(tags(sessions.lane(SESSION, part).take_parked()), [0, 1, 9]);
+        assert_eq!(tags(sessions.lane(SESSION, whole).take_parked()), [9]);
+        assert!(sessions.lane(SESSION, part).admit(request(10, Action::Get), away).is_some());
     }
 
     #[test]

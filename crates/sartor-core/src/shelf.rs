@@ -1,12 +1,14 @@
 //! The datalets under one keeper, and how a record lies in them ([`Layout`](crate::record::Layout)).
 
 use crate::datalet::{Cursor, Datalet, DataletError, Page};
-use crate::range::Range;
+use crate::ids::Epoch;
+use crate::range::{Range, behind};
 use crate::record::Meta;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
+use bytes::Bytes;
 
 /// The datalets under one keeper, and how a record lies in them.
 pub(crate) struct Shelf {
@@ -16,12 +18,18 @@ pub(crate) struct Shelf {
     scratch: Vec<u8>,
     /// The meta that `scratch` begins with, and how long it is there: the records of an entry share it.
     encoded: (Meta, usize),
+    /// What lies from this key on is another shard's, and not seen; so many records at first, until they are removed.
+    end: Option<Bytes>,
+    outside: u64,
+    /// What lies from this key on is not touched by entries from this epoch on: it becomes another shard's.
+    pub(crate) keep: Option<(Bytes, Epoch)>,
 }
 
 impl Shelf {
     /// Records in `store`; their metas in `metas`, or in front of the values.
     pub(crate) fn new(store: Box<dyn Datalet>, metas: Option<Box<dyn Datalet>>) -> Shelf {
-        let mut shelf = Shelf { store, metas, scratch: Vec::new(), encoded: (Meta::default(), 0) };
+        let (scratch, encoded) = (Vec::new(), (Meta::default(), 0));
+        let mut shelf = Shelf { store, metas, scratch, encoded, end: None, outside: 0, keep: None };
         shelf.encode(Meta::default());
         shelf
     }
@@ -31,11 +39,64 @@ impl Shelf {
     }
 
     pub(crate) fn walk(&mut self, cursor: &mut Cursor, page: &mut Page) -> Result<(), DataletError> {
-        self.store.walk(cursor, page)
+        self.store.walk(cursor, page)?;
+        if let Some(end) = &self.end {
+            page.retain(|key| key < end);
+        }
+        Ok(())
+    }
+
+    /// How many records there are.
+    pub(crate) fn len(&mut self) -> Result<u64, DataletError> {
+        Ok(self.store.len()?.saturating_sub(self.outside))
+    }
+
+    /// From now on nothing is seen that lies from this key on: `count` records more than before. Whether that is news.
+    pub(crate) fn end_at(&mut self, end: &Bytes, count: u64) -> bool {
+        let is_news = self.end.as_ref().is_none_or(|known| end < known);
+        if is_news {
+            self.end = Some(end.clone());
+        }
+        self.keep.take_if(|(start, _)| *start >= *end);
+        self.outside += count;
+        is_news
+    }
+
+    /// Removes up to so many records that are not seen; whether there may be more.
+    pub(crate) fn remove_outside(&mut self, cursor: &mut Cursor, limit: usize) -> Result<bool, DataletError> {
+        let Some(end) = self.end.clone() else { return Ok(false) };
+        let mut page = Page::new(limit, usize::MAX);
+        beyond(self.store.as_mut(), &end, cursor, &mut page)?;
+        for (key, _) in page.pairs() {
+            self.delete(key)?;
+            self.outside = self.outside.saturating_sub(1);
+        }
+        Ok(*cursor != Cursor::End)
+    }
+
+    /// Pushes records from this key on, from `cursor` on, which moves behind them.
+    pub(crate) fn beyond(
+        &mut self,
+        start: &Bytes,
+        cursor: &mut Cursor,
+        page: &mut Page,
+    ) -> Result<(), DataletError> {
+        beyond(self.store.as_mut(), start, cursor, page)?;
+        if let Some(end) = &self.end {
+            page.retain(|key| key < end);
+        }
+        Ok(())
     }
 
     pub(crate) fn scan(&mut self, range: &Range, page: &mut Page) -> Result<(), DataletError> {
-        let (start, end) = (&range.start, range.end.as_deref());
+        let end = match (&range.end, &self.end) {
+            (Some(wanted), Some(mine)) => Some(wanted.min(mine)),
+            (wanted, mine) => wanted.as_ref().or(mine.as_ref()),
+        };
+        let (start, end) = (&range.start, end.map(|end| &end[..]));
+        if end.is_some_and(|end| end <= &start[..]) {
+            return Ok(());
+        }
         if range.reverse { self.store.scan_back(start, end, page) } else { self.store.scan(start, end, page) }
     }
 
@@ -107,6 +168,25 @@ impl Shelf {
         self.store.delete(key)
     }
 
+    /// Whether a key is not another shard's for an entry of that epoch, as far as that is known.
+    pub(crate) fn has(&self, key: &[u8], epoch: Epoch) -> bool {
+        let kept = self.keep.as_ref().filter(|(_, since)| epoch >= *since).map(|(start, _)| start);
+        self.end.iter().chain(kept).all(|end| key < end)
+    }
+
+    fn clear_mine(&mut self, epoch: Epoch) -> Result<(), DataletError> {
+        let mut cursor = Cursor::Start;
+        while cursor != Cursor::End {
+            let mut page = Page::new(1024, 1 << 20);
+            self.store.walk(&mut cursor, &mut page)?;
+            page.retain(|key| self.has(key, epoch));
+            for (key, _) in page.pairs() {
+                self.delete(key)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Ends a group of writes. Metas that are kept beside go first: a record without one is as old as can be.
     pub(crate) fn commit(&mut self, mark: &[u8], durably: bool) -> Result<(), DataletError> {
         if let Some(metas) = &mut self.metas {
@@ -115,11 +195,41 @@ impl Shelf {
         self.store.commit(mark, durably)
     }
 
-    pub(crate) fn clear(&mut self) -> Result<(), DataletError> {
+    pub(crate) fn clear(&mut self, epoch: Epoch) -> Result<(), DataletError> {
+        if self.keep.as_ref().is_some_and(|(_, since)| epoch >= *since) {
+            return self.clear_mine(epoch);
+        }
+        self.outside = 0;
         if let Some(metas) = &mut self.metas {
             metas.clear()?;
         }
         self.store.clear()
+    }
+}
+
+/// Pushes pairs whose keys are not before `start`; all of them where the store keeps no order, and only those stay.
+fn beyond(
+    store: &mut dyn Datalet,
+    start: &Bytes,
+    cursor: &mut Cursor,
+    page: &mut Page,
+) -> Result<(), DataletError> {
+    let from = match cursor {
+        Cursor::Key(last) if *last >= *start => behind(last),
+        _ => start.clone(),
+    };
+    match store.scan(&from, None, page) {
+        Ok(()) => {
+            let last = page.pairs().last().filter(|_| page.is_full());
+            *cursor = last.map_or(Cursor::End, |(last, _)| Cursor::Key(last.clone()));
+            Ok(())
+        }
+        Err(DataletError::Unsupported(_)) => {
+            store.walk(cursor, page)?;
+            page.retain(|key| key >= start);
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -110,6 +110,21 @@ fn a_newcomer_is_not_the_second_of_two() {
 }
 
 #[test]
+fn a_newcomer_that_was_asked_does_not_answer_as_the_second_of_two() {
+    let mut group = filled(&LOG, |_| {});
+    // Node 1 gets no entry, so that node 2, which would not be its heir, is the only other one to have it.
+    group.lost = |_, to, message| to == 1 && matches!(message, Message::Entries(_));
+    group.view(2, &[0, 1, 2], Some((2, 2)));
+    group.settle();
+    group.ask_of(2, 0, 1, set("k", "v"));
+    group.settle();
+    assert_eq!((group.take(), group.value(2, "k").is_some()), (vec![], true));
+    group.lost = |_, _, _| false;
+    group.pass(500);
+    assert_eq!(group.take(), [(2, 1, Outcome::Done)]);
+}
+
+#[test]
 fn in_the_next_view_nobody_tells_what_the_new_first_member_lacks() {
     let mut group = Group::new(&LOG, &[0, 1, 2], Settings::default());
     group.lost = |_, to, message| to == 1 && has_entries(message);

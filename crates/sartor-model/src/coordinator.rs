@@ -39,7 +39,8 @@ impl Coordinator {
             start: Position { epoch: Epoch(1), sequence: 0 },
             ..Shard::default()
         };
-        let table = Table { mode: ms_sc::MODE.name.into(), copies: members, ..Table::default() };
+        let (mode, created) = (ms_sc::MODE.name.into(), Epoch(1));
+        let table = Table { mode, created, copies: members, ..Table::default() };
         let node = |id: usize| NodeEntry { id: NodeId(id as u16), ..NodeEntry::default() };
         let map = ClusterMap {
             epoch: Epoch(1),

@@ -18,7 +18,7 @@ use sartor_core::controlet::mode;
 use sartor_core::coordinator::{Action, Coordinator, CoordinatorSettings, Event, Heartbeat, Spec};
 use sartor_core::ids::{Position, WorkerId};
 
-use sartor_core::routing::map::{ClusterMap, Joining, Shard, Table, kind_of};
+use sartor_core::routing::map::{ClusterMap, Joining, Partition, Shard, Table, kind_of};
 use sartor_core::time::{Micros, Now};
 use sartor_core::wire::codec::Wire;
 use sartor_core::wire::frame::Header;
@@ -58,6 +58,7 @@ fn spec(config: &CoordinatorConfig) -> Spec {
         nodes: config.nodes,
         standbys: config.standbys,
         workers: config.workers,
+        partition: Partition::Hash,
         shards: config.shards,
         copies: config.copies,
         mode: config.mode.clone(),
@@ -261,7 +262,11 @@ fn tables(old: Option<&ClusterMap>, new: &ClusterMap) -> Vec<String> {
 fn changes(old: Option<&ClusterMap>, new: &ClusterMap) -> Vec<String> {
     let mut lines = tables(old, new);
     for shard in new.shards.iter().filter(|shard| !shard.is_vacant()) {
-        let Some(before) = old.and_then(|old| old.shard(shard.id)) else { continue };
+        let before = old.and_then(|old| old.shard(shard.id));
+        if let Some(line) = division(before, shard) {
+            lines.push(format!("epoch {}: {line}", new.epoch.0));
+        }
+        let Some(before) = before.filter(|before| before.part_of.is_none()) else { continue };
         let same =
             (&before.members, before.joining, before.born) == (&shard.members, shard.joining, shard.born);
         if same {
@@ -292,6 +297,22 @@ fn changes(old: Option<&ClusterMap>, new: &ClusterMap) -> Vec<String> {
         lines.push(format!("epoch {epoch}: shard {shard} on nodes {members}{joining}"));
     }
     lines
+}
+
+/// How a division goes on.
+fn division(before: Option<&Shard>, shard: &Shard) -> Option<String> {
+    let (id, key) = (shard.id.0, shard.lower.escape_ascii());
+    let was = before.map(|before| before.part_of);
+    match (was, shard.part_of) {
+        (None, Some(part)) => {
+            Some(format!("shard {} is to be divided at '{key}': shard {id} is prepared", part.whole.0))
+        }
+        (Some(Some(old)), Some(part)) if part.closed && !old.closed => {
+            Some(format!("shard {} takes no more for shard {id}", part.whole.0))
+        }
+        (Some(Some(_)), None) => Some(format!("shard {id} serves from '{key}' on")),
+        _ => None,
+    }
 }
 
 /// What there is in a shard of which all copies died.

@@ -45,6 +45,8 @@ pub enum Name {
     DebugCommands,
     /// How long to ask for news before sleeping.
     BusyPollUs,
+    /// How many records a shard in a range may have.
+    SplitRecords,
 }
 
 /// What there is to know of a setting.
@@ -150,6 +152,13 @@ pub const SETTINGS: &[Setting] = &[
         1_000_000,
         "how long a worker without work asks for news again and again before it sleeps, us: CPU for latency",
     ),
+    setting(
+        "split-records",
+        0,
+        0,
+        1 << 40,
+        "a shard of a table in ranges that has more records, and whose writes this node orders, is divided; 0 is never",
+    ),
 ];
 
 /// The values, shared by all workers of a node.
@@ -213,7 +222,8 @@ mod tests {
 
     #[test]
     fn names_and_table_agree() {
-        assert_eq!(SETTINGS.len(), Name::BusyPollUs as usize + 1);
+        assert_eq!(SETTINGS.len(), Name::SplitRecords as usize + 1);
+        assert_eq!(SETTINGS[Name::SplitRecords as usize].name, "split-records");
         assert_eq!(SETTINGS[Name::BusyPollUs as usize].name, "busy-poll-us");
         assert_eq!(SETTINGS[Name::DebugCommands as usize].name, "debug-commands");
         assert_eq!(SETTINGS[Name::FailoverWaitMs as usize].name, "failover-wait-ms");

@@ -184,7 +184,7 @@ pub fn status(
     care: &Care,
     coordinator: &CoordinatorNews,
 ) -> Status {
-    let present = || map.shards.iter().filter(|shard| !shard.is_vacant());
+    let present = || map.shards.iter().filter(|shard| !shard.members.is_empty());
     let shards: Vec<Health> = present().map(|shard| Health::of(map, shard, reports)).collect();
     let health = if shards.iter().any(|shard| !shard.serves) {
         "down"
@@ -271,7 +271,7 @@ fn nodes(map: &ClusterMap, reports: &[NodeReport]) -> Vec<NodeStatus> {
 
 /// Shards that there are, table by table, those of ranges in the order of keys.
 fn in_order(map: &ClusterMap) -> impl Iterator<Item = &Shard> {
-    let mut shards: Vec<&Shard> = map.shards.iter().filter(|shard| !shard.is_vacant()).collect();
+    let mut shards: Vec<&Shard> = map.shards.iter().filter(|shard| !shard.members.is_empty()).collect();
     shards.sort_by_key(|shard| (shard.table, &shard.lower, shard.id));
     shards.into_iter()
 }
@@ -285,7 +285,7 @@ fn table_status(map: &ClusterMap, table: &Table) -> TableStatus {
         datalet: shown.join(","),
         copies: table.copies,
         partition: table.partition.name().into(),
-        shards: map.shards_of(table.id).count(),
+        shards: map.shards_of(table.id).filter(|shard| shard.part_of.is_none()).count(),
     }
 }
 
@@ -316,7 +316,10 @@ fn shard_status(map: &ClusterMap, shard: &Shard, lags: &[Lag]) -> ShardStatus {
         table: name(|table| &table.name),
         mode: mode_name,
         epoch: shard.epoch.0,
-        empty_since: if table.is_some_and(|table| shard.born > table.created) { shard.born.0 } else { 1 },
+        empty_since: match table {
+            Some(table) if shard.born > table.created && !shard.inherited => shard.born.0,
+            _ => 1,
+        },
         slots: shard.slots.clone(),
         lower: table
             .filter(|table| table.partition == Partition::Range)

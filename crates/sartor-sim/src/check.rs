@@ -13,17 +13,18 @@
 
 use crate::client::{Asked, PROBES, TIMEOUT_US};
 use crate::plan::FaultKind;
-use crate::world::{Record, World};
+use crate::world::{Part, Record, World};
 use bytes::{Bytes, BytesMut};
 use sartor_core::controlet::rules::{Answers, Carries};
 use sartor_core::controlet::{Promise, mode};
 use sartor_core::entry::Write;
 use sartor_core::ids::{Epoch, Position, ShardId};
-use sartor_core::keeper::{Done, Keeper, KeeperLimits, Task};
+use sartor_core::keeper::{Done, Keeper, KeeperLimits, Start, Task};
 use sartor_core::operation::{
     Action, Batch, Consistency, Context, FailureKind, Old, Op, Outcome, Version, evaluate,
 };
 use sartor_core::range::{Range, Ranged};
+use sartor_core::record::{Meta, Record as StoredRecord};
 use sartor_core::routing::map::{ClusterMap, Member};
 use sartor_core::survey::Found;
 use sartor_core::time::{Micros, Now, millis};
@@ -43,12 +44,14 @@ pub fn check(world: &mut World) -> Result<(), String> {
     at_most_once(world, &lines)?;
     crate::once::check(world, &lines)?;
     truthful(world, &lines)?;
+    divided(world, &lines)?;
     durable(world, &lines)?;
     probed(world)?;
     surveyed(world, &lines)?;
     let mut wanted = BTreeMap::new();
     for (shard, line) in &lines.last {
-        wanted.insert(*shard, (line.len() as u64, replay(line)?));
+        let mut keeper = lines.replayed(world, *shard, line)?;
+        wanted.insert(*shard, (line.len() as u64, keeper.digest().map_err(|error| error.to_string())?));
     }
     converged(world, &wanted)
 }
@@ -77,7 +80,8 @@ struct Held {
 
 type Model = BTreeMap<Bytes, Held>;
 
-fn apply(model: &mut Model, record: &Record) {
+/// What lies from `kept` on, nothing removes any more.
+fn apply(model: &mut Model, record: &Record, kept: Option<&Bytes>) {
     for write in record.entry.writes.iter() {
         match write {
             Write::Put { key, value, deadline_ms } => {
@@ -88,7 +92,7 @@ fn apply(model: &mut Model, record: &Record) {
             Write::Delete { key } => {
                 model.remove(key);
             }
-            Write::Clear => model.clear(),
+            Write::Clear => model.retain(|key, _| kept.is_some_and(|kept| key >= kept)),
             Write::Survey => {}
         }
     }
@@ -193,6 +197,12 @@ fn at_most_once(world: &World, lines: &Lines) -> Result<(), String> {
             if let Some(op) = record.op.as_ref().filter(|op| is_unique(op)) {
                 // What names stand for is kept in memory.
                 let named = matches!(op, Op::Once(_));
+                let mut named_keys = 0;
+                op.each_key(&mut |_| named_keys += 1);
+                // What is about a shard as a whole may be done again for what became another one.
+                if named && world.config.splits && (named_keys == 0 || lines.forgot(world)) {
+                    continue;
+                }
                 let life = if named { world.life_of(*shard, record.entry.position) } else { 0 };
                 keys.entry(format!("{op:?}")).or_default().push(life);
             }
@@ -253,7 +263,11 @@ fn truthful(world: &World, lines: &Lines) -> Result<(), String> {
     let mut claims: BTreeMap<(ShardId, Epoch), BTreeMap<u64, Vec<&Asked>>> = BTreeMap::new();
     for asked in world.clients.iter().flat_map(|client| &client.asked) {
         let Some((outcome, position)) = &asked.answer else { continue };
-        if !matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind)) {
+        // What the whole did under that name, its part tells as of its beginning.
+        let is_inherited = matches!(asked.op, Op::Once(_))
+            && position.sequence == 0
+            && world.parts.contains_key(&asked.shard);
+        if !is_inherited && !matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind)) {
             let places = claims.entry((asked.shard, position.epoch)).or_default();
             places.entry(position.sequence).or_default().push(asked);
         }
@@ -261,7 +275,7 @@ fn truthful(world: &World, lines: &Lines) -> Result<(), String> {
     for (key, places) in claims {
         let none = Vec::new();
         let history = lines.all.get(&key).unwrap_or(&none);
-        let mut model = Model::new();
+        let mut model = lines.begin(key);
         let mut at = 0;
         for (sequence, asked) in places {
             let own = sequence.checked_sub(1).and_then(|index| history.get(index as usize));
@@ -273,12 +287,13 @@ fn truthful(world: &World, lines: &Lines) -> Result<(), String> {
                 if at + 1 == sequence {
                     before = Some(model.clone());
                 }
-                apply(&mut model, history[at as usize]);
+                let record = history[at as usize];
+                apply(&mut model, record, end_at(world, key.0, record.entry.position.epoch));
                 at += 1;
             }
             let own = before.zip(own.copied());
             for asked in asked {
-                verify(asked, own.as_ref(), &model, (history, sequence), lines)?;
+                verify(world, asked, own.as_ref(), &model, (history, sequence), lines)?;
             }
         }
     }
@@ -286,6 +301,7 @@ fn truthful(world: &World, lines: &Lines) -> Result<(), String> {
 }
 
 fn verify(
+    world: &World,
     asked: &Asked,
     own: Option<&(Model, &Record)>,
     model: &Model,
@@ -311,7 +327,11 @@ fn verify(
     let mut wrong = Ok(());
     for (state, unix_ms, until) in explanations {
         let mut after = state.clone();
-        let Some(expected) = expected(asked, &mut after, unix_ms) else { return Ok(()) };
+        // What was found dead may have become another shard's to remove before it was told.
+        let later =
+            world.parts.values().filter(|part| part.whole == asked.shard && part.closed.1 < asked.times.1);
+        let bound = end_at(world, asked.shard, position.epoch).or(later.map(|part| &part.lower).min());
+        let Some(expected) = expected(asked, &mut after, unix_ms, bound) else { return Ok(()) };
         // What changed something is in the history, at its own place.
         let vanished = unix_ms.is_none() && after != state;
         let differs = !agrees(&expected, &unpacked(outcome)) || vanished;
@@ -373,12 +393,22 @@ fn unpacked(outcome: &Outcome) -> Outcome {
 }
 
 /// What the model answers; none where any answer will do.
-fn expected(asked: &Asked, state: &mut Model, unix_ms: Option<u64>) -> Option<Outcome> {
+fn expected(
+    asked: &Asked,
+    state: &mut Model,
+    unix_ms: Option<u64>,
+    bound: Option<&Bytes>,
+) -> Option<Outcome> {
     let (outcome, position) = asked.answer.as_ref()?;
     let op = if let Op::Once(once) = &asked.op { &once.op } else { &asked.op };
     match op {
         Op::Key(_, Action::TimeToLive(_)) | Op::Scan(_) | Op::Wait { .. } | Op::Survey | Op::Once(_) => None,
         Op::Expire(_) => None,
+        // What is another shard's may be there yet, or be gone.
+        Op::Len if bound.is_some() => None,
+        Op::Range(range) if bound.is_some_and(|bound| range.end.as_ref().is_none_or(|end| end > bound)) => {
+            None
+        }
         Op::Range(range) => Some(Outcome::Ranged(Box::new(ranged(state, range)))),
         Op::Batch(_) if *outcome == Outcome::Aborted => None,
         Op::Key(key, action) => Some(answer(state, key, action, unix_ms, *position)),
@@ -479,6 +509,9 @@ fn converged(world: &mut World, wanted: &BTreeMap<ShardId, (u64, u64)>) -> Resul
         // Where not all nodes reach each other, there may be none to take a copy in another datalet.
         let renewed = shard.outdated.is_empty() || world.plan.lasting.is_some();
         let partial = shard.joining.is_some() || !renewed;
+        if shard.is_vacant() || (shard.part_of.is_some() && world.plan.lasting.is_some()) {
+            continue;
+        }
         if shard.members.len() != copies(world, &map) || partial {
             return Err(format!("shard {id} is not repaired: {shard:?}"));
         }
@@ -518,7 +551,8 @@ fn surveyed(world: &World, lines: &Lines) -> Result<(), String> {
             if !lines.keeps(shard.id, at) {
                 return Err(format!("node {node} surveyed shard {id} at {at}, which never was"));
             }
-            let mut keeper = replayed(&lines.last[&shard.id][..at.sequence as usize])?;
+            let mut keeper =
+                lines.replayed(world, shard.id, &lines.last[&shard.id][..at.sequence as usize])?;
             while keeper.run(Now::default(), Task::Survey(1 << 10, 1 << 20)) == Done::Surveyed(true) {}
             let wanted = keeper.surveyed();
             if wanted.as_ref() != Some(&report) {
@@ -537,17 +571,24 @@ pub struct Lines<'a> {
     pub last: BTreeMap<ShardId, Vec<&'a Record>>,
     /// When it began: later than at first where all copies were lost.
     pub roots: BTreeMap<ShardId, Epoch>,
+    /// The epoch in which each line began.
+    starts: BTreeMap<(ShardId, Epoch), Epoch>,
+    /// What parts of other shards began with, in which epoch.
+    bases: BTreeMap<ShardId, (Epoch, Model)>,
 }
 
 impl<'a> Lines<'a> {
     fn of(world: &'a World) -> Lines<'a> {
         // Clones of references, so that the world can be looked at otherwise meanwhile.
         let mut all: BTreeMap<(ShardId, Epoch), Vec<&Record>> = BTreeMap::new();
+        let mut starts = BTreeMap::new();
         for (&(shard, epoch), segment) in &world.history {
             let parent = all.get(&(shard, segment.parent.epoch));
             let parent = parent.map(|line| &line[..segment.parent.sequence as usize]);
             let line = parent.unwrap_or_default().iter().copied().chain(&segment.records).collect();
             all.insert((shard, epoch), line);
+            let start = starts.get(&(shard, segment.parent.epoch)).copied();
+            starts.insert((shard, epoch), start.unwrap_or(segment.parent.epoch));
         }
         let (mut last, mut roots) = (BTreeMap::new(), BTreeMap::new());
         for shard in world.map().iter().flat_map(|map| &map.shards) {
@@ -560,7 +601,75 @@ impl<'a> Lines<'a> {
             roots.insert(shard.id, line.first().map_or(end.epoch, |record| record.entry.position.epoch));
             last.insert(shard.id, line);
         }
-        Lines { all, last, roots }
+        let mut lines = Lines { all, last, roots, starts, bases: BTreeMap::new() };
+        for (shard, part) in &world.parts {
+            let base = lines.part(world, part);
+            lines.bases.insert(*shard, (part.born, base));
+        }
+        lines
+    }
+
+    /// Whether what names stand for may be forgotten that took effect in another shard, of which this one was a part: all its
+    /// copies died.
+    pub fn forgot(&self, world: &World) -> bool {
+        let again = |part: &ShardId| {
+            let born = world.map().and_then(|map| map.shard(*part)).map(|shard| shard.born);
+            self.bases.get(part).map(|(epoch, _)| *epoch) != born
+        };
+        world.lives_max() > 0 || world.parts.keys().any(again)
+    }
+
+    /// What a line of this shard began with.
+    fn begin(&self, (shard, epoch): (ShardId, Epoch)) -> Model {
+        let start = self.starts.get(&(shard, epoch)).copied().unwrap_or(epoch);
+        let base = self.bases.get(&shard).filter(|(born, _)| *born == start);
+        base.map_or_else(Model::new, |(_, base)| base.clone())
+    }
+
+    /// What the whole had of a part when it took nothing more for it.
+    fn part(&self, world: &World, part: &Part) -> Model {
+        // Of the view in which it opened, else of the last one before.
+        let of = |from: Epoch, to: Epoch| self.all.range((part.whole, from)..=(part.whole, to));
+        let goes_on = |(key, _): &(&(ShardId, Epoch), _)| {
+            self.starts.get(*key).is_some_and(|start| *start <= part.view)
+        };
+        let after = of(part.view, Epoch(u64::MAX)).find(goes_on);
+        let Some((key, line)) = after.or_else(|| of(part.born, part.view).next_back()) else {
+            return Model::new();
+        };
+        let mut model = self.begin(*key);
+        let before = line.iter().filter(|record| record.entry.position.epoch < part.born);
+        before.for_each(|record| {
+            apply(&mut model, record, end_at(world, part.whole, record.entry.position.epoch));
+        });
+        let end = end_at(world, part.whole, Epoch(part.closed.0.0 - 1));
+        model.retain(|key, _| *key >= part.lower && end.is_none_or(|end| key < end));
+        model
+    }
+
+    /// A replica that applied exactly these entries.
+    fn replayed(&self, world: &World, shard: ShardId, line: &[&Record]) -> Result<Keeper, String> {
+        let store = Box::new(sartor_datalets::tree::Tree::default());
+        let mut keeper = Keeper::enveloped(store, KeeperLimits::default());
+        let born = world.map().and_then(|map| map.shard(shard)).map_or(Epoch(0), |shard| shard.born);
+        let first = line.first().and_then(|record| self.starts.get(&(shard, record.entry.position.epoch)));
+        let base = self.begin((shard, first.copied().unwrap_or(born)));
+        let record = |(key, held): (Bytes, Held)| {
+            let meta = Meta { version: held.version, deadline_ms: held.deadline_ms };
+            StoredRecord { key, value: held.value, meta }
+        };
+        let at = Position { epoch: Epoch(0), sequence: 0 };
+        let start = Start { at, deletes: Default::default(), since: None };
+        let fill = Task::Fill(Epoch(0), Some(Box::new(start)), base.into_iter().map(record).collect());
+        let entries = line.iter().map(|record| Task::Apply(record.entry.clone()));
+        let end = end_at(world, shard, Epoch(u64::MAX)).cloned();
+        let leave = end.map(|end| Task::Leave(end, 0));
+        for task in std::iter::once(fill).chain(leave).chain(entries) {
+            if let Done::Broken(_, failure) = keeper.run(Now::default(), task) {
+                return Err(failure.text.into_owned());
+            }
+        }
+        Ok(keeper)
     }
 
     /// Whether what is at a place came of this operation.
@@ -589,19 +698,34 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// The digest of a replica that applied exactly these entries.
-fn replay(history: &[&Record]) -> Result<u64, String> {
-    replayed(history)?.digest().map_err(|error| error.to_string())
+/// The first key that a shard did not have any more in an epoch.
+fn end_at(world: &World, shard: ShardId, epoch: Epoch) -> Option<&Bytes> {
+    let parts = world.parts.values().filter(|part| part.whole == shard && part.closed.0 <= epoch);
+    parts.map(|part| &part.lower).min()
 }
 
-/// A replica that applied exactly these entries.
-fn replayed(history: &[&Record]) -> Result<Keeper, String> {
-    let store = Box::new(sartor_datalets::tree::Tree::default());
-    let mut keeper = Keeper::enveloped(store, KeeperLimits::default());
-    for record in history {
-        if let Done::Broken(_, failure) = keeper.run(Now::default(), Task::Apply(record.entry.clone())) {
-            return Err(failure.text.into_owned());
+/// A shard that was divided has nothing to do with what is in the other part any more.
+fn divided(world: &World, lines: &Lines) -> Result<(), String> {
+    for (id, part) in &world.parts {
+        let of_whole = lines.all.iter().filter(|((shard, _), _)| *shard == part.whole);
+        let late = |record: &&&Record| record.entry.position.epoch >= part.born;
+        let puts = |write: Write<'_>| matches!(write, Write::Put { key, .. } if key >= &part.lower[..]);
+        for record in of_whole.flat_map(|(_, line)| line).filter(late) {
+            if record.entry.writes.iter().any(puts) {
+                return Err(format!("shard {} wrote what is shard {}'s: {record:?}", part.whole.0, id.0));
+            }
+        }
+        for asked in world.clients.iter().flat_map(|client| &client.asked) {
+            let (Some((outcome, place)), true) = (&asked.answer, asked.shard == part.whole) else { continue };
+            let placed = !matches!(outcome, Outcome::Failed(failure) if has_no_place(failure.kind));
+            let strong = matches!(asked.consistency, Consistency::Mode | Consistency::Strong)
+                && world.modes.held(Promise::Linearizable, asked.times);
+            let names = matches!(asked.op, Op::Key(..) | Op::Run(_) | Op::Batch(_));
+            let late = asked.times.0 > part.opened || place.epoch >= part.born;
+            if placed && strong && names && late && !asked.op.lies_before(&part.lower) {
+                return Err(format!("shard {} answered for shard {}: {asked:?}", part.whole.0, id.0));
+            }
         }
     }
-    Ok(keeper)
+    Ok(())
 }

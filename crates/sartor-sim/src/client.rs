@@ -9,7 +9,8 @@ use sartor_core::operation::{
 };
 use sartor_core::random::{Random, mix};
 use sartor_core::range::Range;
-use sartor_core::routing::map::ClusterMap;
+use sartor_core::routing::map::{ClusterMap, Shard};
+use sartor_core::routing::route::Routes;
 use sartor_core::routing::slot::slot_of;
 use sartor_core::run::{self, Run};
 use sartor_core::time::{Micros, millis};
@@ -102,9 +103,14 @@ impl Client {
     }
 
     /// A write that a healed cluster must take.
-    pub fn probe(&mut self, shard: ShardId, now: Micros, deadline_us: Micros) -> Request {
-        let value = Bytes::from(format!("probe {:?} {}", self.session, shard.0));
-        let key = Bytes::from(format!("probe{}", self.node));
+    pub fn probe(&mut self, shard: &Shard, now: Micros, deadline_us: Micros) -> Request {
+        let value = Bytes::from(format!("probe {:?} {}", self.session, shard.id.0));
+        let key = match &shard.slots[..] {
+            // Next to its least key.
+            [] => Bytes::from([&shard.lower[..], format!("\0probe{}", self.node).as_bytes()].concat()),
+            _ => Bytes::from(format!("probe{}", self.node)),
+        };
+        let shard = shard.id;
         let set = Action::Set(Set { value, ..Set::default() });
         self.send(shard, Op::Key(key, set), (now, deadline_us))
     }
@@ -127,7 +133,7 @@ impl Client {
         &mut self,
         tag: u32,
         outcome: Outcome,
-        position: Position,
+        (shard, position): (ShardId, Position),
         now: Micros,
     ) -> Result<(), String> {
         let asked = self.asked.get_mut(tag as usize).ok_or("an answer to nothing")?;
@@ -135,7 +141,7 @@ impl Client {
             self.watched = Some((key.clone(), *version));
         }
         self.answered += 1;
-        asked.times.1 = now;
+        (asked.times.1, asked.shard) = (now, shard);
         match asked.answer.replace((outcome, position)) {
             None => Ok(()),
             Some(first) => Err(format!("request {tag} was answered twice: {first:?} and {:?}", asked.answer)),
@@ -153,7 +159,7 @@ impl Client {
         };
         let only_if = [None, None, Some(Presence::Present), Some(Presence::Absent)][random.below(4) as usize];
         let action = match random.below(100) {
-            14..22 if self.ranges => return (shard, range(random, self.keys)),
+            14..22 if self.ranges => return (shard, range(random, self.keys, within(map, shard))),
             0..22 => Action::Get,
             22..30 => return (shard, Op::Run(self.run(random, map, key, unique))),
             30..52 => Action::Set(Set { value, expiry, only_if, get: random.percent(20) }),
@@ -227,10 +233,12 @@ impl Client {
 }
 
 /// A range of keys, in either order; all that is there fits into one page.
-fn range(random: &mut Random, keys: u64) -> Op {
+fn range(random: &mut Random, keys: u64, (lower, upper): (Bytes, Option<Bytes>)) -> Op {
     let mut bound = || Bytes::from(format!("key{}", random.below(keys)));
     let (start, end) = (bound(), bound());
     let (start, end) = if start < end { (start, Some(end)) } else { (end, None) };
+    let end = end.into_iter().chain(upper).min().map(|end| end.max(lower.clone()));
+    let start = start.max(lower);
     let (values, reverse) = (random.percent(50), random.percent(50));
     Op::Range(Box::new(Range { start, end, limit: 1000, bytes_max: 1 << 24, values, reverse, judged: None }))
 }
@@ -247,7 +255,17 @@ fn level(number: u64) -> Consistency {
 }
 
 fn shard_of(map: &ClusterMap, key: &[u8]) -> ShardId {
+    if map.shards.iter().any(|shard| shard.part_of.is_some() || !shard.lower.is_empty()) {
+        return Routes::of(map).shard_of(0, key).unwrap_or_default();
+    }
     let slot = slot_of(key);
     let holds = |(first, last): &(u16, u16)| (*first..=*last).contains(&slot);
     map.shards.iter().find(|shard| shard.slots.iter().any(holds)).map_or(ShardId(0), |shard| shard.id)
+}
+
+/// The keys that a shard may have.
+fn within(map: &ClusterMap, shard: ShardId) -> (Bytes, Option<Bytes>) {
+    let shard = map.shard(shard).cloned().unwrap_or_default();
+    let lowers = map.shards.iter().filter(|other| !other.is_vacant()).map(|other| &other.lower);
+    (shard.lower.clone(), lowers.filter(|lower| **lower > shard.lower).min().cloned())
 }

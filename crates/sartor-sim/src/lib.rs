@@ -35,22 +35,25 @@ pub struct Config {
     pub run_ms: u64,
     /// Whether users switch the table to other modes meanwhile.
     pub switches: bool,
+    /// Whether the table is one in ranges, of any mode, and users divide it meanwhile.
+    pub splits: bool,
     /// Whether the stores of some seeds are on disk, and outlive their nodes.
     pub disks: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Config { modes: MODES, mode: "ms+sc", trace: false, run_ms: 20_000, switches: false, disks: false }
+        let (switches, splits, disks) = (false, false, false);
+        Config { modes: MODES, mode: "ms+sc", trace: false, run_ms: 20_000, switches, splits, disks }
     }
 }
 
 impl Config {
-    /// Of one of these modes, or of `switch`: any, and users change it.
+    /// Of one of these modes, or of `switch`: any, and users change it; or of `split`: any, and users divide the table.
     pub fn of(modes: &'static [Mode], name: &str) -> Option<Config> {
-        let switches = name == "switch";
-        let mode = if switches { modes.first() } else { mode(modes, name) };
-        mode.map(|mode| Config { modes, mode: mode.name, switches, disks: true, ..Config::default() })
+        let (switches, splits) = (name == "switch", name == "split");
+        let mode = if switches || splits { modes.first() } else { mode(modes, name) };
+        mode.map(|mode| Config { modes, mode: mode.name, switches, splits, disks: true, ..Config::default() })
     }
 }
 

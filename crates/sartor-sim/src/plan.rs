@@ -31,6 +31,8 @@ pub struct Plan {
     pub ranges: bool,
     /// Its records outlive the node.
     pub durable: bool,
+    /// The table is in ranges.
+    pub split: bool,
     /// What goes wrong, in order of time. Blows are added as they strike.
     pub faults: Vec<Fault>,
     /// What goes wrong in the middle of a repair.
@@ -139,6 +141,14 @@ pub enum Way {
 }
 
 impl Plan {
+    /// The table is one in ranges.
+    pub fn in_ranges(&mut self) {
+        (self.shards, self.keys, self.split) = (1, self.keys.max(4) * 3, true);
+        if !self.datalet.contains("tree") {
+            self.datalet = "tree";
+        }
+    }
+
     /// The plan of a seed.
     pub fn new(random: &mut Random, run_ms: u64) -> Plan {
         let copies = random.between(1, 3) as u8;
@@ -156,6 +166,7 @@ impl Plan {
             levels: false,
             ranges: false,
             durable: false,
+            split: false,
             datalet: if random.percent(50) { "hash" } else { "tree" },
             faults: Vec::new(),
             blows: Vec::new(),

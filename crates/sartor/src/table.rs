@@ -17,8 +17,25 @@ pub enum TableVerb {
     List(ListArgs),
     /// Tell what a table is, and where its shards are
     Show(ShowArgs),
+    /// Divide the shard of a table in ranges that has a key, at that key, while it serves
+    Split(SplitArgs),
     /// Delete a table with all that is in it
     Delete(DeleteArgs),
+}
+
+/// Arguments of `sartor table split`.
+#[derive(Args)]
+pub struct SplitArgs {
+    /// The table's name
+    name: String,
+    /// The first key of the new shard
+    key: String,
+    /// The RESP address of any node
+    #[arg(long, default_value = "127.0.0.1:7379")]
+    endpoint: String,
+    /// Seconds after which it is not waited for any longer
+    #[arg(long, default_value = "600")]
+    timeout: u64,
 }
 
 /// Arguments of `sartor table create`. What is not said is as in the table default.
@@ -94,6 +111,7 @@ pub fn run(verb: &TableVerb) -> Result<(), Failed> {
         TableVerb::Create(args) => create(args),
         TableVerb::List(args) => list(args),
         TableVerb::Show(args) => show(args),
+        TableVerb::Split(args) => split(args),
         TableVerb::Delete(args) => delete(args),
     }
 }
@@ -162,6 +180,17 @@ fn show(args: &ShowArgs) -> Result<(), Failed> {
         };
         say(format_args!("  shard {}: {has}, on nodes {}", shard.id, nodes.join(" ")));
     }
+    Ok(())
+}
+
+fn split(args: &SplitArgs) -> Result<(), Failed> {
+    let status = status::fetch(&args.endpoint).map_err(Failed::other)?;
+    find(&status, &args.name)?;
+    let started = Instant::now();
+    let words = ["SARTOR.TABLE", "SPLIT", &args.name, &args.key];
+    waiting::until_done(&args.endpoint, &words, args.timeout)?;
+    let status = status::fetch(&args.endpoint).map_err(Failed::other)?;
+    say(format_args!("{}, after {} ms", sentence(find(&status, &args.name)?), started.elapsed().as_millis()));
     Ok(())
 }
 

@@ -21,7 +21,8 @@ pub mod rules;
 
 use crate::ids::{Epoch, NodeId, Position, ShardId};
 use crate::keeper::{Done, Task};
-use crate::operation::{From, Outcome, Request};
+use crate::mutants::{Fault, planted};
+use crate::operation::{From, Op, Outcome, Request};
 use crate::record::Bounds;
 use crate::routing::map::{Joining, Member};
 use crate::time::{Micros, Now, millis};
@@ -33,6 +34,7 @@ use core::hash::{Hash, Hasher};
 use core::ptr::fn_addr_eq;
 use part::lease::LeaseSettings;
 use part::log::{LogCall, LogEvent};
+use part::once::Names;
 use rules::Rules;
 
 /// The replication logic of one shard on one node.
@@ -59,6 +61,14 @@ pub trait Controlet: Send {
 
     /// How it stands.
     fn status(&self) -> Status;
+
+    /// What it remembers of operations that their clients named, for another shard that begins with what is here.
+    fn names(&self) -> Names {
+        Names::default()
+    }
+
+    /// Its shard begins with what another one remembered.
+    fn inherit(&mut self, _names: Names) {}
 }
 
 /// What happens to a controlet.
@@ -139,9 +149,20 @@ pub struct View {
     pub rules: Rules,
     /// Which records all stores of the table take.
     pub bounds: Bounds,
+    /// The first key that another shard has, in a table in ranges.
+    pub end: Option<Bytes>,
+    /// The shard is being divided: who orders marks the place from which on nothing is for the other part.
+    pub divides: bool,
+    /// There was no replica of it before this view, so nobody has promised anything.
+    pub first: bool,
 }
 
 impl View {
+    /// Whether a request is for this shard, as far as it names keys.
+    pub fn has(&self, op: &Op) -> bool {
+        self.end.as_ref().is_none_or(|end| op.lies_before(end)) || planted(Fault::TakeMoved)
+    }
+
     /// This replica's place among the members, if it is one.
     pub fn place(&self) -> Option<usize> {
         self.members.iter().position(|member| member.node == self.me)
@@ -362,6 +383,12 @@ pub trait AnyControlet: Send + Copied {
     fn wake_at(&self) -> Option<Micros>;
     /// See [`Controlet::status`].
     fn status(&self) -> Status;
+    /// See [`Controlet::names`].
+    fn names(&self) -> Names {
+        Names::default()
+    }
+    /// See [`Controlet::inherit`].
+    fn inherit(&mut self, _names: Names) {}
 }
 
 /// What is copied and hashed behind a `dyn`: any [`AnyControlet`] that is `Clone` and `Hash`.
@@ -442,5 +469,13 @@ where
 
     fn status(&self) -> Status {
         self.controlet.status()
+    }
+
+    fn names(&self) -> Names {
+        self.controlet.names()
+    }
+
+    fn inherit(&mut self, names: Names) {
+        self.controlet.inherit(names);
     }
 }

@@ -15,6 +15,7 @@
 //! (TPDS 5: there old and new controlets run side by side; here one goes on.)
 
 use super::part::message::Message;
+use super::part::once::Names;
 use super::part::orders::Orders;
 use super::{AnyControlet, Controlet, Effects, Input, Outbox, Settings, Status, View, erase};
 use crate::ids::Position;
@@ -80,6 +81,8 @@ impl Replicated {
         let is_lax = request.consistency == Consistency::Eventual && reads && is_of_session(&request);
         if request.consistency == Consistency::Strong && !self.is_strong() && reads {
             out.replies.push((request.from, weaker(), Position::ZERO));
+        } else if is_lax && !self.orders.replica.view.has(&request.op) {
+            out.forwards.push(request);
         } else if !self.orders.is_head() || is_lax {
             out.tasks.push(Task::Read(request));
         } else if is_wait {
@@ -209,7 +212,7 @@ impl Controlet for Replicated {
             _ => request.floor <= replica.submitted || planted(Fault::ForgetFloor),
         };
         let serves = replica.view.is_member() && !replica.is_lost();
-        self.orders.is_head() || (reads && serves && fresh)
+        (self.orders.is_head() || (reads && serves && fresh)) && replica.view.has(&request.op)
     }
 
     fn step(&mut self, now: Now, input: Input<Message>, out: &mut Outbox<Message>) {
@@ -239,5 +242,13 @@ impl Controlet for Replicated {
 
     fn status(&self) -> Status {
         self.orders.replica.status()
+    }
+
+    fn names(&self) -> Names {
+        self.orders.replica.names.clone()
+    }
+
+    fn inherit(&mut self, names: Names) {
+        self.orders.replica.names.merge(names);
     }
 }

@@ -16,6 +16,7 @@ mod pace;
 mod remains;
 pub mod repair;
 mod reshape;
+pub mod split;
 pub mod switch;
 pub mod tables;
 pub mod wish;
@@ -23,7 +24,7 @@ pub mod wish;
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId, WorkerId};
 use crate::keeper::Mark;
 use crate::mutants::{Fault, planted};
-use crate::routing::map::{ClusterMap, Member, NodeEntry, Partition, Shard, Table, even_slots, is_adopted};
+use crate::routing::map::{ClusterMap, Member, NodeEntry, Partition, Shard, Table, is_adopted};
 use crate::time::{Micros, Now, millis};
 use crate::wire::codec::Wire;
 use crate::wire::frame::{Header, Kind};
@@ -176,7 +177,9 @@ pub struct Spec {
     pub standbys: u16,
     /// Event loops a node.
     pub workers: u8,
-    /// Shards of the first table.
+    /// How the first table is spread. By range it begins with one shard.
+    pub partition: Partition,
+    /// Shards of the first table, by hash.
     pub shards: u16,
     /// Copies of each shard.
     pub copies: u8,
@@ -421,7 +424,11 @@ impl Coordinator {
         }
         let holders = spec.nodes - spec.standbys;
         let mut shards = Vec::new();
-        for (i, slots) in even_slots(spec.shards).into_iter().enumerate() {
+        let parts = match spec.partition {
+            Partition::Hash => Parts::Hash(spec.shards),
+            Partition::Range => Parts::Range(Vec::new()),
+        };
+        for (i, (slots, lower)) in parts.each().into_iter().enumerate() {
             let places = (0..u16::from(spec.copies)).map(|copy| NodeId((i as u16 + copy) % holders));
             let mut members = places.map(|node| self.member(node)).collect::<Option<Vec<_>>>()?;
             if is_adopted(&spec.datalet) {
@@ -432,13 +439,15 @@ impl Coordinator {
                 id: ShardId(i as u16),
                 table: 0,
                 epoch: Epoch(1),
-                slots: vec![slots],
-                lower: Bytes::new(),
+                slots,
+                lower,
                 members,
                 born: Epoch(1),
                 start: Position { epoch: Epoch(1), sequence: 0 },
                 joining: None,
                 outdated: Vec::new(),
+                part_of: None,
+                inherited: false,
             });
         }
         let entry = |registered: &Registered| NodeEntry {
@@ -461,7 +470,8 @@ impl Coordinator {
                 created: Epoch(1),
                 switched: Epoch(1),
                 datalet_before: String::new(),
-                partition: Partition::Hash,
+                partition: spec.partition,
+                divided: Epoch(0),
             }],
             shards,
         })
@@ -473,8 +483,9 @@ impl Coordinator {
         next.epoch = Epoch(map.epoch.0 + 1);
         let moved = self.follow_addresses(&mut next);
         let repaired = self.repair_shards(now, &mut next, nodes);
-        let switched = !repaired && self.fulfil_wishes(&mut next, nodes);
-        (moved || repaired || switched).then_some(next)
+        let divided = !repaired && self.divide(&mut next, nodes);
+        let switched = !repaired && !divided && self.fulfil_wishes(&mut next, nodes);
+        (moved || repaired || divided || switched).then_some(next)
     }
 
     fn repair_shards(&self, now: Now, next: &mut ClusterMap, nodes: &BTreeMap<NodeId, NodeView>) -> bool {
@@ -495,8 +506,8 @@ impl Coordinator {
         let mut known =
             Known { nodes, heard_all, load, load_max, epoch, copies: 0, succession, estranged, datalet: "" };
         let mut changed = false;
-        let tables = next.tables.clone();
-        for shard in &mut next.shards {
+        let (tables, closed, mut began_again) = (next.tables.clone(), split::closed(next), Vec::new());
+        for shard in next.shards.iter_mut().filter(|shard| shard.part_of.is_none()) {
             let Ok(place) = tables.binary_search_by_key(&shard.table, |table| table.id) else { continue };
             let table = &tables[place];
             known.copies = usize::from(table.copies);
@@ -506,12 +517,18 @@ impl Coordinator {
             if !known.repair(shard) {
                 continue;
             }
-            if self.pace.holds_back(now.steady_us, &before, shard) {
+            let begins_fill = before.joining.is_none() && shard.joining.is_some();
+            let waits = begins_fill && closed.contains(&shard.id);
+            if waits || self.pace.holds_back(now.steady_us, &before, shard) {
                 *shard = before;
                 continue;
             }
             changed = true;
+            if closed.contains(&shard.id) && (shard.born, shard.start) != (before.born, before.start) {
+                began_again.push(shard.id);
+            }
         }
+        split::begin_again(next, &began_again);
         changed
     }
 
@@ -630,6 +647,9 @@ impl Coordinator {
     fn repairs(&self) -> Vec<Repair> {
         let shards = self.map.iter().flat_map(|map| &map.shards);
         let repair = |shard: &Shard| {
+            if let Some(part) = shard.part_of {
+                return self.division(shard, part.whole);
+            }
             let joining = shard.joining.filter(|joining| !shard.members.contains(&joining.member))?;
             let told = shard.members.iter().filter_map(|member| self.nodes.get(&member.node));
             let mut fills = told
@@ -640,6 +660,18 @@ impl Coordinator {
             Some(Repair { shard: shard.id, node: joining.member.node, done: fill.done, total: fill.total })
         };
         shards.filter_map(repair).collect()
+    }
+
+    /// The least that a member of a whole has of its copy of a part, if it is not all.
+    fn division(&self, part: &Shard, whole: ShardId) -> Option<Repair> {
+        let members = &self.map.as_ref()?.shard(whole)?.members;
+        let fill = |member: &Member| {
+            let heartbeat = &self.nodes.get(&member.node)?.heartbeat;
+            let report = heartbeat.replicas.iter().find(|report| report.shard == part.id);
+            Some((member.node, report.and_then(|report| report.status.fill).unwrap_or_default()))
+        };
+        let (node, fill) = members.iter().filter_map(fill).min_by_key(|(_, fill)| (fill.ready, fill.done))?;
+        (!fill.ready).then_some(Repair { shard: part.id, node, done: fill.done, total: fill.total })
     }
 
     fn welcome(&self, now: Now, node: NodeId, map: Option<&ClusterMap>) -> Action {

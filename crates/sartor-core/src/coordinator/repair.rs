@@ -43,6 +43,11 @@ pub struct Known<'a> {
     pub datalet: &'a str,
 }
 
+/// Whether this life of a node is heard.
+pub(super) fn is_heard(nodes: &BTreeMap<NodeId, NodeView>, member: Member) -> bool {
+    nodes.get(&member.node).is_some_and(|node| !node.silent && node.incarnation == member.incarnation)
+}
+
 /// Who becomes the first member in a mode, if it is known.
 pub fn succession_of(mode: Option<&Mode>) -> Succession {
     mode.map_or(Succession::Next, |mode| mode.succession)
@@ -177,7 +182,7 @@ impl Known<'_> {
         }
         *shard =
             Shard { members: again, epoch: self.epoch, born: self.epoch, joining: None, ..shard.clone() };
-        shard.start = shard.beginning();
+        (shard.start, shard.inherited) = (shard.beginning(), false);
         true
     }
 

@@ -92,7 +92,7 @@ impl Coordinator {
     }
 
     /// Whether all members serve, and none is far behind.
-    fn is_well(&self, shard: &Shard, nodes: &BTreeMap<NodeId, NodeView>) -> bool {
+    pub(super) fn is_well(&self, shard: &Shard, nodes: &BTreeMap<NodeId, NodeView>) -> bool {
         let newcomer = shard.joining.is_some_and(|joining| shard.members.contains(&joining.member));
         let serves = |member| {
             let report = report_of(nodes, shard, member).map(|report| &report.status);
@@ -104,7 +104,9 @@ impl Coordinator {
             })
         };
         let heard = |node: NodeId| nodes.get(&node).is_some_and(|node| !node.silent);
-        !newcomer && shard.members.iter().all(|member| heard(member.node) && serves(*member))
+        !newcomer
+            && shard.part_of.is_none()
+            && shard.members.iter().all(|member| heard(member.node) && serves(*member))
     }
 
     /// Shards of which some member is not known to have served in the present view.

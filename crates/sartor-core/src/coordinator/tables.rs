@@ -67,7 +67,7 @@ impl Parts {
     }
 
     /// Slots and least key of each.
-    fn each(&self) -> Vec<(Vec<(u16, u16)>, Bytes)> {
+    pub(super) fn each(&self) -> Vec<(Vec<(u16, u16)>, Bytes)> {
         match self {
             Parts::Hash(count) => {
                 even_slots(*count).into_iter().map(|slots| (vec![slots], Bytes::new())).collect()
@@ -97,7 +97,15 @@ impl NewTable {
         known.is_some_and(|table| {
             TableShape::of(table) == self.shape
                 && table.partition == self.parts.partition()
-                && map.shards_of(table.id).count() == self.parts.count()
+                && match &self.parts {
+                    Parts::Hash(count) => map.shards_of(table.id).count() == usize::from(*count),
+                    // It may be divided further by now.
+                    Parts::Range(bounds) => {
+                        let is_there =
+                            |bound: &Bytes| map.shards_of(table.id).any(|shard| shard.lower == *bound);
+                        bounds.iter().all(is_there)
+                    }
+                }
         })
     }
 }
@@ -190,6 +198,7 @@ impl Coordinator {
             datalet,
             copies,
             created: next.epoch,
+            divided: Epoch(0),
             switched: next.epoch,
             datalet_before: String::new(),
             partition: new.parts.partition(),
@@ -245,6 +254,7 @@ mod tests {
             nodes: 4,
             standbys: 1,
             workers: 1,
+            partition: Partition::Hash,
             shards: 1,
             copies: 3,
             mode: "ms+sc".into(),

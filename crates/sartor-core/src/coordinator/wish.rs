@@ -1,11 +1,13 @@
 //! What users want changed: said to a node, told with its heartbeats, fulfilled by one change of the map.
 
+use super::split::{is_begun, is_split};
 use super::switch::TableShape;
 use super::tables::NewTable;
 use super::{Coordinator, NodeView};
 use crate::ids::{Epoch, NodeId};
 use crate::routing::map::ClusterMap;
 use alloc::collections::BTreeMap;
+use bytes::Bytes;
 
 /// What a node's user wants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -25,6 +27,8 @@ pub enum Change {
     Create(NewTable),
     /// The table of this number should be gone.
     Delete(u16),
+    /// The table of this number should be divided at this key.
+    Split(u16, Bytes),
 }
 
 impl Change {
@@ -36,6 +40,7 @@ impl Change {
             }
             Change::Create(new) => new.is_in(map),
             Change::Delete(table) => map.table(*table).is_none(),
+            Change::Split(table, at) => is_split(map, *table, at),
         }
     }
 }
@@ -47,6 +52,7 @@ impl Wish {
             Change::Reshape(table, _) => map.table(*table).is_none_or(|table| table.switched > self.since),
             Change::Create(new) => map.table_named(&new.name).is_some(),
             Change::Delete(_) => self.change.is_in(map),
+            Change::Split(table, at) => is_begun(map, *table, at),
         }
     }
 }
@@ -64,6 +70,7 @@ impl Coordinator {
                 Change::Reshape(table, shape) => self.maybe_reshape(next, (*table, shape, *since), nodes),
                 Change::Create(new) => self.maybe_create(next, (new, *since), nodes),
                 Change::Delete(table) => self.maybe_delete(next, *table),
+                Change::Split(table, at) => self.maybe_split(next, (*table, at), nodes),
             };
         }
         changed

@@ -47,6 +47,10 @@ impl Keeper {
         let due = self.deadlines.due(now.unix_ms, limit);
         let more = due.len() == limit;
         for key in due {
+            if !self.shelf.has(&key, epoch) {
+                self.deadlines.set(&key, None);
+                continue;
+            }
             self.change(Write::Delete { key: &key }, position)?;
         }
         Ok((self.take_entry(position, false), more))
@@ -85,7 +89,7 @@ impl Keeper {
                 }
             }
         }
-        let total = self.shelf.store.len()?;
+        let total = self.shelf.len()?;
         Ok(Walked { records, next: cursor, at: self.position, total, deletes, since })
     }
 
@@ -166,7 +170,7 @@ impl Keeper {
         self.end_survey("everything was removed (FLUSHALL) while it ran");
         self.deadlines = Deadlines::default();
         self.set_deletes(Deletes::since(position), position);
-        self.shelf.clear()
+        self.shelf.clear(position.epoch)
     }
 }
 

@@ -53,7 +53,10 @@ impl Keeper {
         for key in keys {
             let mut dead = false;
             self.shelf.get(key, &mut |meta, _| dead = meta.is_dead(now.unix_ms))?;
-            if dead {
+            if !self.shelf.has(key, position.epoch) {
+                // The other shard sees to it.
+                self.deadlines.set(key, None);
+            } else if dead {
                 self.change(Write::Delete { key }, position)?;
             }
         }
@@ -255,7 +258,7 @@ impl Keeper {
         order: Option<Position>,
     ) -> Result<Option<Outcome>, DataletError> {
         match op {
-            Op::Len => can(self.shelf.store.len().map(|len| Some(Outcome::Integer(len as i64)))),
+            Op::Len => can(self.shelf.len().map(|len| Some(Outcome::Integer(len as i64)))),
             Op::Scan(scan) => can(self.scan(now, scan, order.is_some())),
             Op::Range(range) => can(self.range(now, range, order)),
             Op::Key(..)
@@ -308,6 +311,7 @@ impl Keeper {
             // some replicas only, as not all stores can scan.
             match (order, &mut self.dead) {
                 (Some(_), _) if self.replays => {}
+                (Some(position), _) if !self.shelf.has(&key, position.epoch) => {}
                 (Some(position), _) => self.change(Write::Delete { key: &key }, position)?,
                 (None, Some(found)) => found.push(key),
                 _ if range.judged.is_none() => return Ok(None),

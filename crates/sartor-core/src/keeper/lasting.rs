@@ -146,7 +146,7 @@ impl Keeper {
         self.deletes = mark.deleted.deletes();
         match kept {
             true => self.find_deadlines()?,
-            false => self.shelf.clear()?,
+            false => self.shelf.clear(Epoch(0))?,
         }
         self.lasting = Some(Lasting { mark, touched: !kept, owed: true });
         self.commit(true)?;
@@ -217,6 +217,15 @@ impl Keeper {
     pub fn become_whole(&mut self) {
         self.set_whole(true);
         self.commit_or_break(true);
+    }
+
+    /// The shard begins in this epoch, and all of it is here.
+    pub(super) fn begin_at(&mut self, born: Epoch) {
+        self.set_whole(true);
+        self.touch();
+        if let Some(lasting) = &mut self.lasting {
+            lasting.mark.born = born;
+        }
     }
 
     pub(super) fn set_whole(&mut self, whole: bool) {

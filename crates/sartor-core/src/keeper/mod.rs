@@ -12,6 +12,7 @@
 
 mod applying;
 mod deciding;
+mod dividing;
 mod lasting;
 mod task;
 
@@ -77,6 +78,8 @@ pub struct Keeper {
     survey: Option<Survey>,
     /// What is on disk, where the store is durable.
     lasting: Option<Lasting>,
+    /// How far records are removed that are another shard's.
+    leaving: Cursor,
 }
 
 impl Keeper {
@@ -107,6 +110,7 @@ impl Keeper {
             replays: false,
             survey: None,
             lasting: None,
+            leaving: Cursor::Start,
         }
     }
 
@@ -242,6 +246,12 @@ impl Keeper {
                 Ok(more) => Done::Surveyed(more),
                 Err(error) => self.fail(None, error),
             },
+            Task::Part(..)
+            | Task::Keep(..)
+            | Task::Follow(_)
+            | Task::Settle
+            | Task::Seal(_)
+            | Task::Leave(..) => self.divide(task).unwrap_or_else(|error| self.fail(None, error)),
         }
     }
 
@@ -259,7 +269,7 @@ impl Keeper {
     }
 
     fn begin_survey(&mut self, at: Position) -> Result<(), DataletError> {
-        self.survey = Some(Survey::new(at, self.shelf.store.len()?));
+        self.survey = Some(Survey::new(at, self.shelf.len()?));
         Ok(())
     }
 
@@ -312,10 +322,10 @@ impl Keeper {
             return Done::Evaluated(request, out_of_memory(FULL), None);
         }
         let position = self.position.next(epoch);
-        // What is remembered has a place in the history, also where it changes nothing.
+        // What is remembered has a place in the history, also where it changes nothing; so has what only marks one.
         let (op, remembered) = match &request.op {
             Op::Once(once) => (&once.op, true),
-            op => (op, false),
+            op => (op, op.is_fence()),
         };
         match self.decide(now, op, position) {
             Ok(outcome) => {

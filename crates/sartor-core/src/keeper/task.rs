@@ -39,6 +39,18 @@ pub enum Task {
     Fill(Epoch, Option<Box<Start>>, Vec<Record>),
     /// Go on with the survey, if one was begun, by so many records of about so many bytes together.
     Survey(usize, usize),
+    /// Read a page of the records from this key on, from here on, about so many bytes: they become another shard's.
+    Part(Bytes, Cursor, usize),
+    /// Entries from this epoch on touch nothing that lies from this key on.
+    Keep(Bytes, Epoch),
+    /// Do what an entry of the shard that this one becomes a part of does here.
+    Follow(Entry),
+    /// All that is here is to be on disk.
+    Settle,
+    /// All is here: from now on this copy stands at the beginning of its shard, which is in that epoch.
+    Seal(Epoch),
+    /// What lies from this key on is another shard's: it is not seen any more, so many records, and some of them are removed.
+    Leave(Bytes, u64),
 }
 
 /// An operation with its place. What comes of it depends on nothing but the records at that place, so that it is the same
@@ -80,6 +92,14 @@ pub enum Done {
     Filled(Epoch),
     /// Part of a survey is done; whether there is more to do.
     Surveyed(bool),
+    /// A page of records for another shard.
+    Parted(Walked),
+    /// An entry was followed, or a part is kept.
+    Followed,
+    /// Everything is here, so many records, and outlives whatever the store does.
+    Sealed(u64),
+    /// Some records that are another shard's were removed; whether there are more.
+    Left(bool),
     /// The store failed: this replica can go on no longer.
     Broken(Option<Request>, Failure),
 }
@@ -101,6 +121,7 @@ impl Done {
             Done::Broken(request, _) => request,
             Done::Applied(_) | Done::Expired(..) | Done::Due(_) | Done::Checked => None,
             Done::Walked(..) | Done::Filled(_) | Done::Surveyed(_) => None,
+            Done::Parted(_) | Done::Followed | Done::Sealed(_) | Done::Left(_) => None,
         }
     }
 }
@@ -132,6 +153,8 @@ impl Task {
             Task::Replay(replay) => Some(replay.request),
             Task::Apply(_) | Task::Expire(..) | Task::Due(_) | Task::Check => None,
             Task::Walk(..) | Task::Fill(..) | Task::Survey(..) => None,
+            Task::Part(..) | Task::Keep(..) | Task::Follow(_) | Task::Settle => None,
+            Task::Seal(_) | Task::Leave(..) => None,
         }
     }
 }

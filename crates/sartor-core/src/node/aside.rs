@@ -187,6 +187,14 @@ impl Node {
         position: Position,
         out: &mut Actions,
     ) {
+        if Node::is_moved(&request, &outcome) {
+            return self.on_moved(now, request, Some(way), out);
+        }
+        if !matches!(outcome, Outcome::Failed(_))
+            && let Some(part) = self.rest_to_clear(&request, position)
+        {
+            return self.clear_rest(now, (request, way), (part, position), out);
+        }
         match (&request.op, outcome) {
             (Op::Range(_), Outcome::Dead(dead)) => {
                 self.have_judged(now, (request, way), (dead, position), out);

@@ -29,6 +29,7 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 mod aside;
+mod dividing;
 mod frames;
 pub mod letters;
 pub mod locking;
@@ -186,6 +187,18 @@ pub struct Node {
     scans: Vec<Scans>,
     /// Reads that wait for the head to judge records.
     judging: Judging,
+    /// By shard: the first key that another one has. Empty where no shard has an end.
+    ends: Vec<Option<Bytes>>,
+    /// Parts whose requests go to the shard that they are parts of yet.
+    parts: Vec<(ShardId, ShardId)>,
+    /// Stores of parts that are of no use any more, and what they owe yet.
+    parting: BTreeMap<ShardId, usize>,
+    /// When parts whose stores failed are made again.
+    retry_at: Option<Micros>,
+    /// Wholes that go on copying or removing then.
+    rests: Vec<(Micros, ShardId)>,
+    /// Connections whose lanes to parts wait for those to the wholes.
+    behind: Vec<(SessionId, ShardId)>,
 }
 
 impl Node {
@@ -211,6 +224,12 @@ impl Node {
             locked: Vec::new(),
             scans: Vec::new(),
             judging: Judging::new(),
+            ends: Vec::new(),
+            parts: Vec::new(),
+            parting: BTreeMap::new(),
+            retry_at: None,
+            rests: Vec::new(),
+            behind: Vec::new(),
         }
     }
 
@@ -231,7 +250,8 @@ impl Node {
 
     /// How its replicas stand, for the coordinator.
     pub fn reports(&self) -> Vec<ReplicaReport> {
-        self.seats.iter().flatten().filter_map(Seat::report).collect()
+        let seats = || self.seats.iter().flatten();
+        seats().filter_map(Seat::report).chain(seats().filter_map(Node::report_part)).collect()
     }
 
     /// Something happened; what to do about it is added to `out`.
@@ -258,14 +278,25 @@ impl Node {
             Event::Wake => self.on_wake(now, out),
         }
         while let Some((session, shard)) = self.freed.pop() {
-            for request in self.sessions.lane(session, shard).take_parked() {
-                self.on_request(now, request, out);
+            let lane = self.sessions.lane(session, shard);
+            let (parts, parked) = (lane.end_division(), lane.take_parked());
+            for request in parked {
+                match request.deadline_us <= now.steady_us {
+                    true => self.refuse_parked(&request, out),
+                    false => self.on_request(now, request, out),
+                }
+            }
+            for part in parts {
+                self.sessions.lane(session, part).come_forward();
+                self.freed.push((session, part));
             }
         }
     }
 
     /// The newest place in a shard's history that a connection was told of.
     pub fn seen(&mut self, session: SessionId, shard: ShardId) -> Position {
+        let part = self.parts.iter().find(|(part, _)| *part == shard);
+        let shard = part.map_or(shard, |(_, whole)| *whole);
         self.sessions.lane(session, shard).seen()
     }
 
@@ -284,7 +315,8 @@ impl Node {
         let seats = self.seats.iter().flatten().filter_map(Seat::wake_at);
         let lines = self.lines.iter().filter_map(Line::wake_at);
         let agent = self.agent.as_ref().map(Agent::wake_at);
-        seats.chain(lines).chain(agent).chain(self.locking.wake_at()).min()
+        let rests = self.rests.iter().map(|(at, _)| *at);
+        seats.chain(lines).chain(agent).chain(self.locking.wake_at()).chain(self.retry_at).chain(rests).min()
     }
 
     fn seat(&self, shard: ShardId) -> Option<&Seat> {
@@ -292,6 +324,10 @@ impl Node {
     }
 
     fn on_stored(&mut self, now: Now, shard: ShardId, done: Done, out: &mut Actions) {
+        if self.seat(shard).is_none() {
+            return self.on_part_stored(now, shard, &done, out);
+        }
+        let Some(done) = self.on_whole_stored(now, shard, done, out) else { return };
         self.step_seat(now, shard, Input::Stored(done), out);
         self.clear_seat(now, shard, out);
     }
@@ -346,6 +382,9 @@ impl Node {
     }
 
     fn on_wake(&mut self, now: Now, out: &mut Actions) {
+        self.retry_divisions(now, out);
+        self.go_on_dividing(now, out);
+        self.refuse_the_behind(now, out);
         for index in 0..self.seats.len() {
             let due = |seat: &Seat| seat.due_at().is_some_and(|at| at <= now.steady_us);
             if self.seats[index].as_ref().is_some_and(due) {
@@ -361,7 +400,8 @@ impl Node {
         }
         let went = self.locking.sweep(now, &mut out.locks);
         self.go_on(now, went, out);
-        let seats = self.seats.iter().flatten().filter_map(Seat::report);
+        let parts = self.seats.iter().flatten().filter_map(Node::report_part);
+        let seats = self.seats.iter().flatten().filter_map(Seat::report).chain(parts);
         if let Some(agent) = &mut self.agent {
             let reports = || seats.chain(self.elsewhere.values().flatten().cloned()).collect();
             let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);

@@ -17,7 +17,10 @@ use alloc::format;
 
 impl Node {
     /// A client's request: where the mode wants that, its keys are locked first.
-    pub(super) fn on_client(&mut self, now: Now, request: Request, out: &mut Actions) {
+    pub(super) fn on_client(&mut self, now: Now, mut request: Request, out: &mut Actions) {
+        if !self.parts.is_empty() {
+            request.shard = self.taker(&request);
+        }
         // Who waits already goes first, also where the mode wants no locks any more.
         if self.locked.is_empty() && self.locking.is_idle() {
             return self.on_request(now, request, out);
@@ -50,6 +53,11 @@ impl Node {
 
     pub(super) fn on_request(&mut self, now: Now, request: Request, out: &mut Actions) {
         let From::Session { session, .. } = request.from else { return };
+        if !self.ends.is_empty() && !self.has_keys(&request) {
+            // It may be the first one of its connection.
+            self.sessions.lane(session, request.shard);
+            return self.on_moved(now, request, None, out);
+        }
         let seat = self.seats.get(usize::from(request.shard.0)).and_then(Option::as_ref);
         let lane = self.sessions.lane(session, request.shard);
         let scans = &self.scans;
@@ -99,6 +107,16 @@ impl Node {
         let text = format!("too many requests wait for shard {}; slow down and retry", request.shard.0);
         let outcome = Failure::outcome(FailureKind::Retry, text);
         self.reply(now, (request.from, way), request.shard, outcome, Position::ZERO, out);
+    }
+
+    /// It waited for others of its connection until it was too late.
+    pub(super) fn refuse_parked(&mut self, request: &Request, out: &mut Actions) {
+        let From::Session { session, tag } = request.from else { return };
+        let (shard, outcome, position) = (request.shard, given_up(request, false), Position::ZERO);
+        if !self.locking.is_idle() {
+            self.locking.on_answer(session, tag, shard, &mut out.locks);
+        }
+        out.replies.push(Reply { session, tag, shard, outcome, position });
     }
 
     pub(super) fn line(&mut self, shard: ShardId) -> &mut Line {

@@ -2,7 +2,7 @@
 
 use super::aside::Scans;
 use super::{Actions, Node, Opened};
-use crate::controlet::{Input, Mode, mode};
+use crate::controlet::{Input, Mode, View, mode};
 use crate::ids::{Position, ShardId, WorkerId};
 use crate::mutants::{Fault, planted};
 use crate::record::Bounds;
@@ -22,6 +22,7 @@ impl Node {
         self.seats.resize_with(map.shards.len().max(self.seats.len()), || None);
         let scans: Vec<Scans> = map.shards.iter().map(|shard| self.scans_of(&map, shard)).collect();
         self.scans = if scans.iter().all(|scans| *scans == Scans::Usual) { Vec::new() } else { scans };
+        self.open_parts(now, &map, out);
         for shard in &map.shards {
             let known = old.as_ref().and_then(|old| old.shard(shard.id));
             if known.is_none_or(|known| known.epoch != shard.epoch || known.joining != shard.joining) {
@@ -41,6 +42,7 @@ impl Node {
                 self.restart_line(now, shard.id, out);
             }
         }
+        self.follow_divisions(now, old.as_deref(), out);
         let locks = |shard: &Shard| self.mode_of(&map, shard).is_some_and(|mode| mode.locks);
         let locked: Vec<bool> = map.shards.iter().map(locks).collect();
         self.locked = if locked.contains(&true) { locked } else { Vec::new() };
@@ -60,8 +62,8 @@ impl Node {
         // Where the table was deleted, the last view is of the mode that it had.
         let left = seat.filter(|_| shard.is_vacant()).map(|seat| seat.view.rules);
         let Some(rules) = left.or(self.mode_of(map, shard).map(|mode| mode.rules)) else { return };
-        let me = Member { node: self.me.node, incarnation: self.incarnation };
-        let view = view_of(shard, rules, self.is_durable(map, shard), self.bounds(map, shard), me);
+        let me = self.member();
+        let view = view_of(map, shard, rules, self.is_durable(map, shard), self.bounds(map, shard), me);
         let mut outbox = core::mem::take(&mut self.outbox);
         if let Some(seat) = &mut self.seats[usize::from(shard.id.0)] {
             let leaves = seat.view.is_member() && !seat.goes_on(&view);
@@ -106,31 +108,61 @@ impl Node {
 
     /// A replica begins.
     pub(super) fn open_seat(&mut self, now: Now, map: &ClusterMap, shard: &Shard, out: &mut Actions) {
-        // A mode that this node does not know has no replica here.
-        let Some(mode) = self.mode_of(map, shard) else { return };
-        let me = Member { node: self.me.node, incarnation: self.incarnation };
-        let view = view_of(shard, mode.rules, self.is_durable(map, shard), self.bounds(map, shard), me);
-        if view.includes_me() && map.worker_of(shard.id) == self.me.worker {
+        if self.open_part(now, map, shard, out) {
+            return;
+        }
+        let me = self.member();
+        if self.place_seat(now, map, shard, false, out)
+            && let Some(Seat { view, .. }) = self.seat(shard.id)
+        {
             let held = shard.joining.filter(|joining| joining.member == me).map(|joining| joining.held);
             let held = held.filter(|held| !view.is_member() && *held != Position::ZERO);
             let (start, whole) = (held.unwrap_or(view.start), held.is_some() || view.is_member());
-            let kept = start != shard.beginning();
-            self.seats[usize::from(shard.id.0)] = Some(Seat::new(now, mode, view, &self.settings));
+            let kept = start != shard.beginning() || (shard.inherited && whole);
             out.opened.push(Opened { shard: shard.id, born: shard.born, start, kept, whole });
+            self.leave_rest(map, shard, 0, out);
+        }
+    }
+
+    /// This life of this node, as a member.
+    pub(super) fn member(&self) -> Member {
+        Member { node: self.me.node, incarnation: self.incarnation }
+    }
+
+    /// A replica begins, if the map wants one here; its store is the caller's to open.
+    pub(super) fn place_seat(
+        &mut self,
+        now: Now,
+        map: &ClusterMap,
+        shard: &Shard,
+        first: bool,
+        out: &mut Actions,
+    ) -> bool {
+        // A mode that this node does not know has no replica here.
+        let Some(mode) = self.mode_of(map, shard) else { return false };
+        let (durable, bounds) = (self.is_durable(map, shard), self.bounds(map, shard));
+        let view = view_of(map, shard, mode.rules, durable, bounds, self.member());
+        let view = View { first: first || view.first, ..view };
+        let begins = view.includes_me() && map.worker_of(shard.id) == self.me.worker;
+        if begins {
+            self.seats[usize::from(shard.id.0)] = Some(Seat::new(now, mode, view, &self.settings));
             self.step_seat(now, shard.id, Input::Full(self.full), out);
         }
+        begins
     }
 
     /// Lets a replica go that has ended, and makes place for the one that the map wants.
     pub(super) fn clear_seat(&mut self, now: Now, shard: ShardId, out: &mut Actions) {
         let place = usize::from(shard.0);
         if self.seats[place].as_ref().is_some_and(Seat::is_over) {
+            self.end_division(now, shard, out);
             self.seats[place] = None;
             out.dropped.push(shard);
             if let Some(map) = self.map.clone()
                 && let Some(shard) = map.shard(shard)
             {
                 self.open_seat(now, &map, shard, out);
+                self.follow_division(now, &map, shard.id, out);
             }
         }
     }

@@ -59,6 +59,8 @@ pub struct Table {
     pub datalet_before: String,
     /// What its shards are parts of.
     pub partition: Partition,
+    /// The epoch in which one of its shards was last divided, or got further on the way.
+    pub divided: Epoch,
 }
 
 /// How the keys of a table are spread over its shards.
@@ -104,6 +106,19 @@ pub struct Shard {
     pub outdated: Vec<Member>,
     /// The replica that is being filled, or that has joined and is not proven yet.
     pub joining: Option<Joining>,
+    /// Whose upper part it is to be. It has no members yet: each member of that one prepares a copy.
+    pub part_of: Option<PartOf>,
+    /// It began as such a part, with records: an empty copy is none of its beginning.
+    pub inherited: bool,
+}
+
+/// A shard that is being divided (`coordinator/split.rs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PartOf {
+    /// It.
+    pub whole: ShardId,
+    /// It takes no request for the part any more.
+    pub closed: bool,
 }
 
 /// A replica on its way into a shard. While it is filled it is no member; once it is one, it stays
@@ -162,9 +177,14 @@ impl Shard {
         !self.is_vacant() && (concerned || self.members.len() < usize::from(copies))
     }
 
-    /// Whether its table was deleted.
+    /// Whether its table was deleted, or its number is not used.
     pub fn is_vacant(&self) -> bool {
-        self.members.is_empty()
+        self.members.is_empty() && self.part_of.is_none()
+    }
+
+    /// Whether requests for its keys go to it, and not to the shard that it is a part of yet.
+    pub fn is_apart(&self) -> bool {
+        !self.is_vacant() && self.part_of.is_none_or(|part| part.closed)
     }
 }
 
@@ -216,6 +236,57 @@ impl ClusterMap {
     /// The shards of a table.
     pub fn shards_of(&self, table: u16) -> impl Iterator<Item = &Shard> {
         self.shards.iter().filter(move |shard| shard.table == table && !shard.is_vacant())
+    }
+
+    /// In a table in ranges: the first key behind a shard's, if any, among shards that `counts`.
+    fn end_among(&self, shard: &Shard, counts: impl Fn(&Shard) -> bool) -> Option<&Bytes> {
+        if self.table_of(shard)?.partition == Partition::Hash {
+            return None;
+        }
+        let lowers = self.shards_of(shard.table).filter(|other| counts(other)).map(|other| &other.lower);
+        lowers.filter(|lower| **lower > shard.lower).min()
+    }
+
+    /// The first key that a shard takes no requests for, as another one does.
+    pub fn upper_of(&self, shard: &Shard) -> Option<&Bytes> {
+        self.end_among(shard, Shard::is_apart)
+    }
+
+    /// The first key of which a shard's copies need nothing any more.
+    pub fn needless_from(&self, shard: &Shard) -> Option<&Bytes> {
+        self.end_among(shard, |other| other.part_of.is_none())
+    }
+
+    /// For each shard, see [`ClusterMap::upper_of`]; empty where none has an end.
+    pub fn ends(&self) -> Vec<Option<Bytes>> {
+        let mut ends = Vec::new();
+        for table in self.tables.iter().filter(|table| table.partition == Partition::Range) {
+            let mut shards: Vec<&Shard> = self.takers_of(table.id).collect();
+            shards.sort_by(|one, other| one.lower.cmp(&other.lower));
+            if shards.len() > 1 {
+                ends.resize(self.shards.len(), None);
+            }
+            for pair in shards.windows(2) {
+                ends[usize::from(pair[0].id.0)] = Some(pair[1].lower.clone());
+            }
+        }
+        ends
+    }
+
+    /// The shards of a table that take requests of their own.
+    pub fn takers_of(&self, table: u16) -> impl Iterator<Item = &Shard> {
+        self.shards_of(table).filter(|shard| shard.is_apart())
+    }
+
+    /// The shard that is being made of the upper part of another one.
+    pub fn part_of(&self, whole: ShardId) -> Option<&Shard> {
+        self.shards.iter().find(|shard| shard.part_of.is_some_and(|part| part.whole == whole))
+    }
+
+    /// The shard that takes the requests for a part: the part itself, or what it is a part of yet.
+    pub fn taker_of(&self, shard: ShardId) -> ShardId {
+        let part_of = self.shard(shard).and_then(|shard| shard.part_of);
+        part_of.filter(|part| !part.closed).map_or(shard, |part| part.whole)
     }
 
     /// The kind of datalet that a shard's replica on a node is in.

@@ -41,9 +41,10 @@ impl Routes {
         self.route(table).is_some()
     }
 
-    /// The shards in which keys with `start <= key < end` may be: in their order where the table has one, else all.
-    pub fn shards_between(&self, table: u16, start: &[u8], end: Option<&[u8]>) -> Vec<ShardId> {
-        self.route(table).map_or_else(Vec::new, |route| route.shards_between(start, end))
+    /// The shards in which keys with `start <= key < end` may be, and which of these each may have: in their order where the
+    /// table has one, else all.
+    pub fn parts_between(&self, table: u16, start: &Bytes, end: Option<&Bytes>) -> Vec<Part> {
+        self.route(table).map_or_else(Vec::new, |route| route.parts_between(start, end))
     }
 
     fn route(&self, table: u16) -> Option<&Route> {
@@ -57,6 +58,9 @@ impl Routes {
         }
     }
 }
+
+/// A shard, and the first key that it may have of a range, and the first one that it may not.
+pub type Part = (ShardId, Bytes, Option<Bytes>);
 
 impl Route {
     fn of(map: &ClusterMap, table: &Table) -> Route {
@@ -85,20 +89,27 @@ impl Route {
         }
     }
 
-    fn shards_between(&self, start: &[u8], end: Option<&[u8]>) -> Vec<ShardId> {
+    fn parts_between(&self, start: &Bytes, end: Option<&Bytes>) -> Vec<Part> {
+        let whole = |shard: ShardId| (shard, start.clone(), end.cloned());
         match self {
-            Route::One(only) => vec![*only],
+            Route::One(only) => vec![whole(*only)],
             Route::Slots(slots) => {
                 let mut all = slots.clone();
                 all.sort_unstable();
                 all.dedup();
-                all
+                all.into_iter().map(whole).collect()
             }
             Route::Ranges(ranges) => {
                 let first = place_of(ranges, start);
-                let reached = |(lower, _): &&(Bytes, ShardId)| end.is_none_or(|end| &lower[..] < end);
-                let (first, later) = ranges[first..].split_at(1);
-                first.iter().chain(later.iter().take_while(reached)).map(|(_, shard)| *shard).collect()
+                let reached = |(place, (lower, _)): &(usize, &(Bytes, ShardId))| {
+                    *place == first || end.is_none_or(|end| lower < end)
+                };
+                let part = |(place, (lower, shard)): (usize, &(Bytes, ShardId))| {
+                    let upper = ranges.get(place + 1).map(|(upper, _)| upper);
+                    let end = end.into_iter().chain(upper).min();
+                    (*shard, lower.max(start).clone(), end.cloned())
+                };
+                ranges.iter().enumerate().skip(first).take_while(reached).map(part).collect()
             }
         }
     }
@@ -162,9 +173,10 @@ mod tests {
     #[test]
     fn a_range_is_asked_for_where_it_may_be() {
         let routes = Routes::of(&map());
-        let between = |table, start: &str, end: Option<&str>| -> Vec<u16> {
-            let end = end.map(str::as_bytes);
-            routes.shards_between(table, start.as_bytes(), end).into_iter().map(|shard| shard.0).collect()
+        let between = |table, start: &'static str, end: Option<&'static str>| -> Vec<u16> {
+            let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
+            let parts = routes.parts_between(table, &bytes(start), end.map(bytes).as_ref());
+            parts.into_iter().map(|(shard, ..)| shard.0).collect()
         };
         assert_eq!(between(4, "", None), [3, 2, 4]);
         assert_eq!(between(4, "a", Some("m")), [3]);
@@ -173,5 +185,12 @@ mod tests {
         assert_eq!(between(4, "x", None), [4]);
         assert_eq!((between(0, "a", Some("b")), between(9, "", None)), (vec![0, 1], vec![5]));
         assert_eq!(between(7, "", None), []);
+        let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let parts = [
+            (ShardId(3), bytes("a"), Some(bytes("m"))),
+            (ShardId(2), bytes("m"), Some(bytes("t"))),
+            (ShardId(4), bytes("t"), Some(bytes("x"))),
+        ];
+        assert_eq!(routes.parts_between(4, &bytes("a"), Some(&bytes("x"))), parts);
     }
 }

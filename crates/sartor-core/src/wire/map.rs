@@ -1,7 +1,7 @@
 //! The cluster map as bytes: on the wire and in the coordinator's file.
 
 use crate::ids::{Epoch, Incarnation, NodeId, Position, ShardId};
-use crate::routing::map::{ClusterMap, Joining, Member, NodeEntry, Partition, Shard, Table};
+use crate::routing::map::{ClusterMap, Joining, Member, NodeEntry, PartOf, Partition, Shard, Table};
 use crate::routing::slot::SLOTS;
 use crate::wire::codec::{Malformed, Reader, Wire, put_bytes, put_list, put_option, put_varint};
 use alloc::string::String;
@@ -9,8 +9,8 @@ use alloc::vec::Vec;
 use bytes::Bytes;
 
 /// Version 1 knew no joining replicas, version 2 no switches, version 3 no other datalets, version 4 no durable ones,
-/// version 5 no ranges and no tables that come and go.
-const VERSION: u8 = 6;
+/// version 5 no ranges and no tables that come and go, version 6 no shards that are divided.
+const VERSION: u8 = 7;
 
 impl Wire for ClusterMap {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -34,6 +34,7 @@ impl Wire for ClusterMap {
             put_bytes(out, table.datalet_before.as_bytes());
             out.push(u8::from(table.partition == Partition::Range));
             table.created.encode(out);
+            table.divided.encode(out);
         });
         put_list(out, &self.shards, |out, shard| {
             put_varint(out, u64::from(shard.id.0));
@@ -53,6 +54,11 @@ impl Wire for ClusterMap {
             put_list(out, &shard.outdated, |out, member| member.encode(out));
             shard.start.encode(out);
             put_bytes(out, &shard.lower);
+            put_option(out, shard.part_of.as_ref(), |out, part| {
+                put_varint(out, u64::from(part.whole.0));
+                out.push(u8::from(part.closed));
+            });
+            out.push(u8::from(shard.inherited));
         });
     }
 
@@ -91,10 +97,14 @@ fn table(from: &mut Reader, version: u8) -> Result<Table, Malformed> {
         switched: if version < 3 { Epoch(1) } else { Epoch::decode(from)? },
         datalet_before: if version < 4 { String::new() } else { from.text()? },
         partition: Partition::Hash,
+        divided: Epoch(0),
     };
     if version >= 6 {
         table.partition = if from.byte()? == 0 { Partition::Hash } else { Partition::Range };
         table.created = Epoch::decode(from)?;
+    }
+    if version >= 7 {
+        table.divided = Epoch::decode(from)?;
     }
     Ok(table)
 }
@@ -116,10 +126,17 @@ fn shard(from: &mut Reader, version: u8) -> Result<Shard, Malformed> {
         outdated: if version < 4 { Vec::new() } else { from.list(Member::decode)? },
         start: Position::ZERO,
         lower: Bytes::new(),
+        part_of: None,
+        inherited: false,
     };
     shard.start = if version < 5 { shard.beginning() } else { Position::decode(from)? };
     if version >= 6 {
         shard.lower = from.bytes()?;
+    }
+    if version >= 7 {
+        shard.part_of =
+            from.option(|from| Ok(PartOf { whole: ShardId(from.number()?), closed: from.byte()? != 0 }))?;
+        shard.inherited = from.byte()? != 0;
     }
     Ok(shard)
 }
@@ -139,7 +156,12 @@ impl Wire for Member {
 fn is_consistent(map: &ClusterMap) -> bool {
     let shard_is = |(place, shard): (usize, &Shard)| {
         usize::from(shard.id.0) == place
-            && map.table_of(shard).is_none() == shard.is_vacant()
+            && (shard.is_vacant() || map.table_of(shard).is_some())
+            && shard.part_of.is_none_or(|part| {
+                let whole = map.shard(part.whole);
+                whole.is_some_and(|whole| whole.table == shard.table && !whole.members.is_empty())
+                    && shard.members.is_empty()
+            })
             && shard.members.iter().all(|member| usize::from(member.node.0) < map.nodes.len())
             && shard.joining.is_none_or(|joining| usize::from(joining.member.node.0) < map.nodes.len())
             && shard.slots.iter().all(|(first, last)| first <= last && *last < SLOTS)
@@ -175,16 +197,25 @@ mod tests {
                 shard.clone(),
                 Shard { id: ShardId(1), table: 3, members: vec![], ..shard.clone() },
                 Shard { id: ShardId(2), table: 5, lower: Bytes::from_static(b"m"), ..shard },
+                Shard {
+                    id: ShardId(3),
+                    table: 5,
+                    lower: Bytes::from_static(b"t"),
+                    part_of: Some(PartOf { whole: ShardId(2), closed: true }),
+                    ..Shard::default()
+                },
             ],
             ..ClusterMap::default()
         };
         assert_eq!(ClusterMap::from_bytes(good.to_bytes()), Ok(good.clone()));
-        let spoil: [fn(&mut ClusterMap); 8] = [
+        let spoil: [fn(&mut ClusterMap); 10] = [
             |map| map.shards[0].id = ShardId(7),
             |map| map.shards[0].slots = vec![(0, SLOTS)],
             |map| map.shards[0].slots = vec![(5, 4)],
             |map| map.shards[0].table = 1,
-            |map| map.shards[0].members.clear(),
+            |map| map.shards[2].members.clear(),
+            |map| map.shards[3].part_of = Some(PartOf { whole: ShardId(1), closed: true }),
+            |map| map.shards[3].members = map.shards[0].members.clone(),
             |map| map.nodes.clear(),
             |map| map.tables.reverse(),
             |map| drop(map.tables.pop()),

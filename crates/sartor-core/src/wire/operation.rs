@@ -21,13 +21,14 @@ const EXPIRE_IFS: [ExpireIf; 5] =
 const TIME_UNITS: [TimeUnit; 4] =
     [TimeUnit::Seconds, TimeUnit::Millis, TimeUnit::UnixSeconds, TimeUnit::UnixMillis];
 const PRESENCES: [Option<Presence>; 3] = [None, Some(Presence::Present), Some(Presence::Absent)];
-const FAILURE_KINDS: [FailureKind; 6] = [
+const FAILURE_KINDS: [FailureKind; 7] = [
     FailureKind::Retry,
     FailureKind::Uncertain,
     FailureKind::Invalid,
     FailureKind::Unsupported,
     FailureKind::Data,
     FailureKind::Full,
+    FailureKind::Moved,
 ];
 
 /// Writes one of a short list as its place in it.

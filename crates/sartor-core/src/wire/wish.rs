@@ -11,6 +11,7 @@ const RESHAPE: u8 = 0;
 const CREATE_BY_HASH: u8 = 1;
 const CREATE_BY_RANGE: u8 = 2;
 const DELETE: u8 = 3;
+const SPLIT: u8 = 4;
 
 impl Wire for Wish {
     fn encode(&self, out: &mut Vec<u8>) {
@@ -37,6 +38,11 @@ impl Wire for Wish {
                 out.push(DELETE);
                 put_varint(out, u64::from(*table));
             }
+            Change::Split(table, at) => {
+                out.push(SPLIT);
+                put_varint(out, u64::from(*table));
+                put_bytes(out, at);
+            }
         }
     }
 
@@ -53,6 +59,7 @@ impl Wire for Wish {
                 Change::Create(NewTable { name, shape, parts })
             }
             DELETE => Change::Delete(from.number()?),
+            SPLIT => Change::Split(from.number()?, from.bytes()?),
             _ => return Err(Malformed("unknown wish")),
         };
         Ok(Wish { change, since })
@@ -86,6 +93,7 @@ mod tests {
             create(Parts::Hash(9)),
             create(Parts::Range(vec![Bytes::from_static(b"a"), Bytes::from_static(b"m\0")])),
             Change::Delete(3),
+            Change::Split(3, Bytes::from_static(b"m")),
         ];
         for change in changes {
             let wish = Wish { change, since: Epoch(5) };

@@ -101,6 +101,9 @@ pub fn view(epoch: u64, me: u16, members: &[u16], joining: Option<(u16, u64)>) -
         durable: false,
         rules: CHAIN.rules,
         bounds: Bounds::default(),
+        end: None,
+        divides: false,
+        first: epoch == 1,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Commands on data: from words to operations.
 
 use super::connection::Connection;
-use super::plan::{Act, Env, Join, Plan, ScanJoin, Shape, WaitJoin};
+use super::plan::{Act, Env, Join, Plan, ScanJoin, Shape, WaitJoin, WholeAsk};
 use crate::resp::parse::Args;
 use crate::settings::Name;
 use bytes::Bytes;
@@ -285,25 +285,25 @@ pub fn watch(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Pla
 
 /// `DBSIZE`
 pub fn dbsize(_: &mut Connection, _: &Args, env: &mut Env<'_>) -> Planned {
-    Ok(Plan::Parts(env.everywhere(&Op::Len)?, Join::Sum))
+    WholeAsk::Table(env.table, Op::Len).plan(Join::Sum, env)
 }
 
 /// `FLUSHDB [ASYNC|SYNC]`
 pub fn flushdb(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
-    flush(args, env.everywhere(&Op::Clear))
+    flush(args, WholeAsk::Table(env.table, Op::Clear), env)
 }
 
 /// `FLUSHALL [ASYNC|SYNC]`
 pub fn flushall(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
-    flush(args, env.in_all_tables(&Op::Clear))
+    flush(args, WholeAsk::AllTables(Op::Clear), env)
 }
 
-fn flush(args: &Args, parts: Result<Vec<(ShardId, Op)>, String>) -> Planned {
+fn flush(args: &Args, ask: WholeAsk, env: &Env<'_>) -> Planned {
     let word = args.get(1).to_ascii_lowercase();
     if args.len() > 2 || !matches!(word.as_slice(), b"" | b"async" | b"sync") {
         return Err(SYNTAX.into());
     }
-    Ok(Plan::Parts(parts?, Join::AllDone))
+    ask.plan(Join::AllDone, env)
 }
 
 /// `WAIT numreplicas timeout-ms`
@@ -325,7 +325,7 @@ pub fn scan(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let number = std::str::from_utf8(args.get(1)).ok().and_then(|text| text.parse::<u64>().ok());
     let number = number.ok_or("ERR invalid cursor")?;
     env.shard_of(b"")?;
-    let shards = env.map.iter().flat_map(|map| map.shards_of(env.table)).map(|shard| shard.id);
+    let shards = env.map.iter().flat_map(|map| map.takers_of(env.table)).map(|shard| shard.id);
     let Some((shard, cursor)) = env.cursors.from_number(number, shards) else {
         return Err(format!(
             "ERR invalid cursor {number}: this node does not know it; start again with SCAN 0"

@@ -2,15 +2,14 @@
 
 use super::consistency::words;
 use super::glob;
-use super::plan::{Env, Join, Queued, ScanJoin, Shape};
+use super::plan::{Env, Join, Queued, ScanJoin, Shape, Whole, WholeAsk};
 use crate::front::{admin, range, verify};
 use crate::resp::reply::{Reply, Version as Resp};
 use bytes::Bytes;
 use sartor_core::datalet::Cursor;
-use sartor_core::ids::ShardId;
+use sartor_core::ids::{Epoch, ShardId};
 use sartor_core::operation::{Batch, Failure, FailureKind, Op, Outcome, Version};
 use sartor_core::run::{Answer, Packer, Run, may_run};
-use sartor_core::time::Micros;
 
 /// What WATCH remembers: where a key lives, and which version it had.
 pub type Watched = (ShardId, Bytes, Version);
@@ -29,7 +28,21 @@ pub struct Gather {
     places: Vec<Place>,
     outcomes: Vec<Option<Outcome>>,
     left: usize,
+    /// Where tables as a whole are asked: how to ask again.
+    again: Option<Again>,
 }
+
+#[derive(Debug)]
+struct Again {
+    ask: WholeAsk,
+    divided: Epoch,
+    rounds: u8,
+    /// So many parts at most.
+    parts_max: usize,
+}
+
+/// So many more parts than at first a command may have when it is asked again.
+const MORE_PARTS: usize = 16;
 
 impl Gather {
     /// Groups parts by shard: one request each. Parts that share a shard are one atomic batch; in a
@@ -39,6 +52,16 @@ impl Gather {
         join: Join,
         transaction: Option<Vec<Watched>>,
     ) -> (Gather, Vec<(ShardId, Op)>) {
+        let (join, again) = match join {
+            Join::Whole(whole) => {
+                let Whole { ask, join, divided, rounds } = *whole;
+                let parts_max = parts.len() + MORE_PARTS;
+                // Where everything is removed, the node sees to the parts itself.
+                let again = !ask.removes();
+                (join, again.then_some(Again { ask, divided, rounds, parts_max }))
+            }
+            join => (join, None),
+        };
         let is_transaction = transaction.is_some();
         let mut groups: Vec<(ShardId, Batch)> = Vec::new();
         let count = parts.len();
@@ -75,7 +98,7 @@ impl Gather {
             requests.push((shard, op));
         }
         let (left, outcomes) = (requests.len(), vec![None; requests.len()]);
-        (Gather { join, places, outcomes, left }, requests)
+        (Gather { join, places, outcomes, left, again }, requests)
     }
 
     /// An answer came; true when it was the last one.
@@ -86,8 +109,12 @@ impl Gather {
         self.left == 0
     }
 
-    /// For a WAIT that is not content yet: what to ask again.
-    pub fn ask_again(&mut self, now: Micros) -> Option<Vec<(ShardId, Op)>> {
+    /// What to ask again: for a WAIT that is not content yet, and where a table was divided meanwhile.
+    pub fn ask_again(&mut self, env: &Env<'_>) -> Option<Vec<(ShardId, Op)>> {
+        if self.again.is_some() {
+            return self.ask_whole_again(env);
+        }
+        let now = env.now.steady_us;
         let Join::Wait(wait) = &self.join else { return None };
         let content = |outcome: &Option<Outcome>| match outcome {
             Some(Outcome::Integer(copies)) => *copies >= wait.copies,
@@ -103,6 +130,37 @@ impl Gather {
         Some(wait.parts.clone())
     }
 
+    fn ask_whole_again(&mut self, env: &Env<'_>) -> Option<Vec<(ShardId, Op)>> {
+        let again = self.again.as_mut()?;
+        let divided = again.ask.divided(env);
+        if divided == again.divided {
+            return None;
+        }
+        again.divided = divided;
+        let text = "the table is being divided; try again";
+        let parts = match again.ask.parts(env) {
+            Ok(parts) if again.rounds > 0 && parts.len() <= again.parts_max => parts,
+            Ok(_) => {
+                self.outcomes[0] = Some(Failure::outcome(FailureKind::Retry, text));
+                return None;
+            }
+            Err(_) => {
+                let gone = "the table was deleted; SELECT another one";
+                self.outcomes[0] = Some(Failure::outcome(FailureKind::Invalid, gone));
+                return None;
+            }
+        };
+        again.rounds -= 1;
+        self.places = (0..parts.len()).map(|request| Place { request, step: None }).collect();
+        (self.outcomes, self.left) = (vec![None; parts.len()], parts.len());
+        Some(parts)
+    }
+
+    /// How many numbers of requests it needs: more than at first, where more shards may be asked again.
+    pub fn tags(&self) -> u32 {
+        self.again.as_ref().map_or(self.outcomes.len(), |again| again.parts_max) as u32
+    }
+
     /// Whether it is a WATCH.
     pub fn is_watch(&self) -> bool {
         matches!(self.join, Join::Watch(_))
@@ -110,7 +168,12 @@ impl Gather {
 
     /// Writes the reply; what WATCH should remember, if this was one.
     pub fn finish(self, resp: Resp, env: &mut Env<'_>, out: &mut Vec<u8>) -> Vec<Watched> {
-        let requests: Vec<Outcome> = self.outcomes.into_iter().map(|o| o.unwrap_or(Outcome::Nil)).collect();
+        let mut requests: Vec<Outcome> =
+            self.outcomes.into_iter().map(|o| o.unwrap_or(Outcome::Nil)).collect();
+        let mut steps = vec![0; requests.len()];
+        let stepped = self.places.iter().filter(|place| place.step.is_some());
+        stepped.for_each(|place| steps[place.request] += 1);
+        requests.iter_mut().zip(steps).for_each(|(outcome, steps)| refuse_unfit(outcome, steps));
         // How far the answers of each run are read: its parts come in order.
         let mut read = vec![0; requests.len()];
         if let Join::Array = self.join {
@@ -142,6 +205,17 @@ impl Gather {
             join => render(&join, &outcomes, resp, env, out),
         }
         Vec::new()
+    }
+}
+
+/// What was remembered under an id of a shard that was divided since may be the answer to more than is asked now.
+fn refuse_unfit(outcome: &mut Outcome, steps: usize) {
+    if let Outcome::Many(answers) = outcome
+        && answers.len() != steps
+    {
+        let text =
+            "it took effect before the table was divided; what it answered then cannot be told any more";
+        *outcome = Failure::outcome(FailureKind::Uncertain, text);
     }
 }
 
@@ -209,7 +283,7 @@ pub fn render_step(answer: Option<&Answer<'_>>, resp: Resp, out: &mut Vec<u8>) {
 /// A failure as clients read it.
 pub fn error_text(failure: &Failure) -> String {
     let prefix = match failure.kind {
-        FailureKind::Retry => "LOADING",
+        FailureKind::Retry | FailureKind::Moved => "LOADING",
         FailureKind::Uncertain => "UNCERTAIN",
         FailureKind::Full => "OOM",
         FailureKind::Invalid | FailureKind::Unsupported | FailureKind::Data => "ERR",
@@ -242,6 +316,10 @@ fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out:
         out.array(outcomes.len());
         return outcomes.iter().for_each(|outcome| render_one(outcome, Shape::Plain, resp, out));
     }
+    if let Join::Whole(whole) = join {
+        // In a transaction it is not asked again.
+        return render(&whole.join, outcomes, resp, env, out);
+    }
     if let Join::Surveys(shards) = join {
         return verify::write_started(shards, outcomes, out);
     }
@@ -270,7 +348,7 @@ fn render(join: &Join, outcomes: &[Outcome], resp: Resp, env: &mut Env<'_>, out:
         Join::Info(sections, tables) => {
             admin::info_text(sections, tables.iter().copied().zip(numbers), env, out);
         }
-        Join::Array | Join::Surveys(_) | Join::Watch(_) | Join::Exec(_) => {}
+        Join::Array | Join::Surveys(_) | Join::Watch(_) | Join::Exec(_) | Join::Whole(_) => {}
     }
 }
 
@@ -297,7 +375,7 @@ fn page(scan: &ScanJoin, outcomes: &[Outcome], env: &mut Env<'_>, out: &mut Vec<
 /// Which part of its table a shard is, and the next one.
 fn place_of(shard: ShardId, env: &Env<'_>) -> (usize, Option<ShardId>) {
     let table = env.map.and_then(|map| map.shard(shard)).map(|shard| shard.table);
-    let all = env.map.iter().flat_map(|map| map.shards_of(table.unwrap_or_default())).map(|shard| shard.id);
+    let all = env.map.iter().flat_map(|map| map.takers_of(table.unwrap_or_default())).map(|shard| shard.id);
     let all: Vec<ShardId> = all.collect();
     let part = all.iter().position(|known| *known == shard).unwrap_or(all.len());
     (part, all.get(part + 1).copied())

@@ -46,6 +46,9 @@ pub fn once(connection: &mut Connection, args: &Args, env: &mut Env<'_>) -> Resu
             (vec![(env.shard_of(&key)?, Op::Key(key, action))], Join::One(shape))
         }
         Plan::Parts(parts, join @ (Join::One(_) | Join::Sum | Join::Array | Join::AllDone)) => (parts, join),
+        Plan::Parts(parts, Join::Whole(whole)) if matches!(whole.join, Join::Sum | Join::AllDone) => {
+            (parts, whole.join)
+        }
         _ => return refused(),
     };
     let fingerprint = fingerprint(parts.iter().map(|(_, op)| op));

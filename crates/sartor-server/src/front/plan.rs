@@ -1,14 +1,15 @@
 //! What a command comes down to.
 
-use super::range::RangeJoin;
+use super::range::{RangeJoin, parts as range_parts};
 use crate::config::NodeConfig;
 use crate::settings::Settings;
 use crate::stats::Stats;
 use bytes::Bytes;
 use sartor_core::coordinator::wish::Change;
 use sartor_core::datalet::{CURSOR_NUMBERS, Cursor};
-use sartor_core::ids::{Position, ShardId};
+use sartor_core::ids::{Epoch, Position, ShardId};
 use sartor_core::operation::{Action, Consistency, Op};
+use sartor_core::range::Range;
 use sartor_core::routing::map::ClusterMap;
 use sartor_core::routing::route::Routes;
 use sartor_core::time::{Micros, Now};
@@ -133,6 +134,8 @@ pub enum Join {
     Scan(ScanJoin),
     /// A page of SARTOR.RANGE.
     Range(RangeJoin),
+    /// Of tables as a whole.
+    Whole(Box<Whole>),
     /// What WATCH remembers, for these keys.
     Watch(Vec<(ShardId, Bytes)>),
     /// The number of records in INFO, of which these sections are wanted; of which table each part is.
@@ -142,6 +145,77 @@ pub enum Join {
     /// What EXEC's commands answered: each one's join, and how many of the parts are its own.
     Exec(Vec<(Queued, usize)>),
 }
+
+/// What is asked of tables as a whole. Where one is divided meanwhile, it is asked again.
+#[derive(Debug)]
+pub struct Whole {
+    /// It.
+    pub ask: WholeAsk,
+    /// How the answers become one.
+    pub join: Join,
+    /// When tables were last divided, by the map that it was planned by.
+    pub divided: Epoch,
+    /// How often it may be asked again.
+    pub rounds: u8,
+}
+
+/// What is asked.
+#[derive(Debug)]
+pub enum WholeAsk {
+    /// Every shard of this table.
+    Table(u16, Op),
+    /// Every shard of every table.
+    AllTables(Op),
+    /// The shards of this table that may have something of a range.
+    Range(u16, Range),
+}
+
+impl WholeAsk {
+    /// One part for each shard.
+    pub fn parts(&self, env: &Env<'_>) -> Result<Vec<(ShardId, Op)>, String> {
+        let map = env.map.ok_or_else(no_map)?;
+        let is_there = |table: u16| if env.routes.has(table) { Ok(()) } else { Err(env.no_route()) };
+        Ok(match self {
+            WholeAsk::Table(table, op) => {
+                is_there(*table)?;
+                map.takers_of(*table).map(|shard| (shard.id, op.clone())).collect()
+            }
+            WholeAsk::AllTables(op) => {
+                let shards = map.shards.iter().filter(|shard| shard.is_apart());
+                shards.map(|shard| (shard.id, op.clone())).collect()
+            }
+            WholeAsk::Range(table, range) => {
+                is_there(*table)?;
+                range_parts(*table, range, env)
+            }
+        })
+    }
+
+    /// Whether it is not to be done twice.
+    pub fn removes(&self) -> bool {
+        matches!(self, WholeAsk::Table(_, Op::Clear) | WholeAsk::AllTables(Op::Clear))
+    }
+
+    /// When its tables were last divided.
+    pub fn divided(&self, env: &Env<'_>) -> Epoch {
+        let tables = env.map.iter().flat_map(|map| &map.tables);
+        let concerns = |table: u16| match self {
+            WholeAsk::Table(of, _) | WholeAsk::Range(of, _) => *of == table,
+            WholeAsk::AllTables(_) => true,
+        };
+        tables.filter(|table| concerns(table.id)).map(|table| table.divided).max().unwrap_or_default()
+    }
+
+    /// A command that asks this.
+    pub fn plan(self, join: Join, env: &Env<'_>) -> Result<Plan, String> {
+        let (parts, divided) = (self.parts(env)?, self.divided(env));
+        let whole = Whole { ask: self, join, divided, rounds: ROUNDS };
+        Ok(Plan::Parts(parts, Join::Whole(Box::new(whole))))
+    }
+}
+
+/// A division changes the map three times.
+const ROUNDS: u8 = 6;
 
 /// What WAIT asks, until when.
 #[derive(Debug)]
@@ -218,14 +292,14 @@ impl Env<'_> {
     /// One part for each shard of the connection's table.
     pub fn everywhere(&self, op: &Op) -> Result<Vec<(ShardId, Op)>, String> {
         match self.map.filter(|_| self.routes.has(self.table)) {
-            Some(map) => Ok(map.shards_of(self.table).map(|shard| (shard.id, op.clone())).collect()),
+            Some(map) => Ok(map.takers_of(self.table).map(|shard| (shard.id, op.clone())).collect()),
             None => Err(self.no_route()),
         }
     }
 
     /// One part for each shard of each table.
     pub fn in_all_tables(&self, op: &Op) -> Result<Vec<(ShardId, Op)>, String> {
-        let shards = self.map.ok_or_else(no_map)?.shards.iter().filter(|shard| !shard.is_vacant());
+        let shards = self.map.ok_or_else(no_map)?.shards.iter().filter(|shard| shard.is_apart());
         Ok(shards.map(|shard| (shard.id, op.clone())).collect())
     }
 }

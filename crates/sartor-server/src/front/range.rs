@@ -1,10 +1,11 @@
 //! `SARTOR.RANGE`: records in key order, over all shards.
 
 use super::connection::Connection;
-use super::plan::{Env, Join, Plan};
+use super::plan::{Env, Join, Plan, WholeAsk};
 use crate::resp::parse::Args;
 use crate::resp::reply::{Reply, Version as Resp};
 use bytes::Bytes;
+use sartor_core::ids::ShardId;
 use sartor_core::operation::{Op, Outcome, parse_integer};
 use sartor_core::range::{Range, merge};
 
@@ -49,13 +50,19 @@ pub fn range(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Result<Plan,
     if end.as_ref().is_some_and(|end| *end < start) {
         return Err("ERR the range ends before it begins: start must not be behind end".into());
     }
-    env.shard_of(&start)?;
-    let shards = env.routes.shards_between(env.table, &start, end.as_deref());
-    let bytes_max = (BYTES_MAX / shards.len().max(1) as u32).max(BYTES_OF_SHARD_MIN);
-    let range = Range { start, end, limit: limit as u32, bytes_max, values, reverse, judged: None };
-    let op = Op::Range(Box::new(range));
-    let parts = shards.into_iter().map(|shard| (shard, op.clone())).collect();
-    Ok(Plan::Parts(parts, Join::Range(RangeJoin { limit: limit as usize, values, reverse })))
+    let range =
+        Range { start, end, limit: limit as u32, bytes_max: BYTES_MAX, values, reverse, judged: None };
+    let join = Join::Range(RangeJoin { limit: limit as usize, values, reverse });
+    WholeAsk::Range(env.table, range).plan(join, env)
+}
+
+/// What each shard is asked: what of the range it may have.
+pub fn parts(table: u16, range: &Range, env: &Env<'_>) -> Vec<(ShardId, Op)> {
+    let parts = env.routes.parts_between(table, &range.start, range.end.as_ref());
+    let bytes_max = (range.bytes_max / parts.len().max(1) as u32).max(BYTES_OF_SHARD_MIN);
+    let part =
+        |(shard, start, end)| (shard, Op::Range(Box::new(Range { start, end, bytes_max, ..range.clone() })));
+    parts.into_iter().map(part).collect()
 }
 
 /// Writes what all shards found as one page.

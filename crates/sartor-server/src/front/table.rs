@@ -9,6 +9,7 @@ use crate::resp::parse::Args;
 use crate::resp::reply::Reply;
 use bytes::Bytes;
 use sartor_core::controlet::mode;
+use sartor_core::coordinator::split::{can_divide, refuses};
 use sartor_core::coordinator::switch::TableShape;
 use sartor_core::coordinator::tables::{BOUND_BYTES_MAX, NewTable, Parts, lacks_room};
 use sartor_core::coordinator::wish::Change;
@@ -16,19 +17,20 @@ use sartor_core::routing::map::{ClusterMap, Partition, Shard, Table};
 use sartor_core::time::{Micros, millis};
 use sartor_datalets::{Wanted, shown};
 
-const SYNTAX: &str = "ERR syntax: SARTOR.TABLE CREATE name [DATALET kinds] [MODE mode] [PARTITION hash|range] [SHARDS n] [COPIES n] [SPLIT-AT key ...] [TIMEOUT ms], LIST, SHOW name, or DELETE name [TIMEOUT ms]";
+const SYNTAX: &str = "ERR syntax: SARTOR.TABLE CREATE name [DATALET kinds] [MODE mode] [PARTITION hash|range] [SHARDS n] [COPIES n] [SPLIT-AT key ...] [TIMEOUT ms], LIST, SHOW name, SPLIT name key [TIMEOUT ms], or DELETE name [TIMEOUT ms]";
 const NAME_BYTES_MAX: usize = 64;
 const SHARDS_OF_TABLE_MAX: usize = 1024;
 
 type Planned = Result<Plan, String>;
 
-/// `SARTOR.TABLE CREATE|LIST|SHOW|DELETE`
+/// `SARTOR.TABLE CREATE|LIST|SHOW|SPLIT|DELETE`
 pub fn table(_: &mut Connection, args: &Args, env: &mut Env<'_>) -> Planned {
     let map = env.map.ok_or("LOADING this node has no cluster map yet; is the coordinator up?")?;
     let name = String::from_utf8_lossy(args.get(2));
     match (args.get(1).to_ascii_lowercase().as_slice(), args.len()) {
         (b"create", 3..) => create(&name, args, map, env),
         (b"delete", 3 | 5) => delete(&name, args, map, env),
+        (b"split", 4 | 6) => split(&name, args, map, env),
         (b"list", 2) => Ok(list(map)),
         (b"show", 3) => Ok(show(map, table_named(map, &name)?)),
         _ => Err(SYNTAX.into()),
@@ -232,6 +234,24 @@ fn delete(name: &str, args: &Args, map: &ClusterMap, env: &Env<'_>) -> Planned {
     change(Change::Delete(table.id), until(env, said.timeout_ms))
 }
 
+fn split(name: &str, args: &Args, map: &ClusterMap, env: &Env<'_>) -> Planned {
+    let (table, at) = (table_named(map, name)?, args.bytes(3));
+    let said = Said::parse(args, 4)?;
+    if said.timeout_ms.is_none() && args.len() > 4 {
+        return Err(SYNTAX.into());
+    }
+    if let Some(why) = refuses(map, table.id, &at) {
+        return Err(format!("ERR {why}"));
+    }
+    if !mode(modes(), &table.mode).is_some_and(can_divide) {
+        return Err(format!(
+            "ERR a table in the mode {} cannot be divided; give it another one first, see: sartor switch",
+            table.mode
+        ));
+    }
+    change(Change::Split(table.id, at), until(env, said.timeout_ms))
+}
+
 fn list(map: &ClusterMap) -> Plan {
     let mut reply = Vec::new();
     reply.array(map.tables.len());
@@ -263,7 +283,7 @@ fn show(map: &ClusterMap, table: &Table) -> Plan {
         out.integer(value);
     }
     out.bulk(b"shards");
-    let mut shards: Vec<&Shard> = map.shards_of(table.id).collect();
+    let mut shards: Vec<&Shard> = map.takers_of(table.id).collect();
     shards.sort_by(|one, other| one.lower.cmp(&other.lower));
     out.array(shards.len());
     for shard in shards {

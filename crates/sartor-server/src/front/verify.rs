@@ -56,7 +56,11 @@ fn number(args: &Args, word: usize) -> Result<u64, String> {
 fn shard(args: &Args, word: usize, env: &Env<'_>) -> Result<ShardId, String> {
     let number = number(args, word)?;
     let id = u16::try_from(number).ok().map(ShardId);
-    let known = |id: &ShardId| env.map.and_then(|map| map.shard(*id)).is_some_and(|shard| !shard.is_vacant());
+    let known = |id: &ShardId| {
+        env.map
+            .and_then(|map| map.shard(*id))
+            .is_some_and(|shard| shard.part_of.is_none() && !shard.is_vacant())
+    };
     id.filter(known).ok_or_else(|| format!("ERR there is no shard {number}"))
 }
 

@@ -4,9 +4,10 @@ use super::{Mail, Worker};
 use crate::client::Client;
 use crate::front::plan::ChangeAsk;
 use crate::resp::reply::Reply;
-use sartor_core::coordinator::Care;
+use sartor_core::coordinator::split::refuses;
 use sartor_core::coordinator::switch::TableShape;
 use sartor_core::coordinator::wish::Change;
+use sartor_core::coordinator::{Care, Repair};
 use sartor_core::ids::Epoch;
 use sartor_core::operation::SessionId;
 use sartor_core::routing::map::{ClusterMap, Shard, Table};
@@ -145,12 +146,50 @@ fn is_done(map: &ClusterMap, care: &Care, ask: &ChangeAsk) -> Result<(), Not> {
             None => Err(Not::Yet("the coordinator has not begun it".into())),
         },
         Change::Delete(table) => is_deleted(map, care, *table).map_err(Not::Yet),
+        Change::Split(table, at) => {
+            let table = map.table(*table).ok_or_else(|| Not::Ever("the table was deleted".into()))?;
+            match map.shards_of(table.id).find(|shard| shard.lower == *at) {
+                Some(part) if part.part_of.is_none() => serves(map, care, table).map_err(Not::Yet),
+                Some(part) => Err(Not::Yet(how_far(care, part))),
+                None => match refuses(map, table.id, at) {
+                    Some(why) => Err(Not::Ever(why)),
+                    None => Err(Not::Yet(begins_later(map, care, table))),
+                },
+            }
+        }
+    }
+}
+
+/// Why a division goes on.
+fn how_far(care: &Care, part: &Shard) -> String {
+    let closed = part.part_of.is_some_and(|part| part.closed);
+    let fills: Vec<&Repair> = care.repairs.iter().filter(|repair| repair.shard == part.id).collect();
+    match fills.iter().min_by_key(|fill| fill.done) {
+        Some(fill) if !closed => {
+            format!(
+                "shard {} is being prepared: {} records copied, of at most {}",
+                part.id.0, fill.done, fill.total
+            )
+        }
+        _ => format!("not all copies of shard {} are ready", part.id.0),
+    }
+}
+
+/// Why one has not begun.
+fn begins_later(map: &ClusterMap, care: &Care, table: &Table) -> String {
+    let busy = |shard: &&Shard| {
+        shard.part_of.is_some() || shard.joining.is_some() || care.unproven.contains(&shard.id)
+    };
+    match map.shards_of(table.id).find(busy) {
+        Some(shard) if shard.part_of.is_some() => "another shard of the table is being divided".into(),
+        Some(shard) => format!("shard {} is being repaired", shard.id.0),
+        None => "the coordinator has not begun it".into(),
     }
 }
 
 /// Whether a new table serves, and every node knows it.
 fn serves(map: &ClusterMap, care: &Care, table: &Table) -> Result<(), String> {
-    all_know(care, table.switched)?;
+    all_know(care, table.switched.max(table.divided))?;
     match map.shards_of(table.id).find(|shard| care.unproven.contains(&shard.id)) {
         Some(shard) => Err(format!("not all copies of shard {} serve", shard.id.0)),
         None => Ok(()),

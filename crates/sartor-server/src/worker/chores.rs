@@ -18,6 +18,7 @@ impl Worker {
         self.chores_at = now.steady_us + CHORES_EVERY_US;
         // Other workers of this node may have made room, or the limit may be another one.
         self.weigh(now);
+        self.tend_splitting(now);
         if self.accept_again {
             self.accept(now);
         }

@@ -1,5 +1,6 @@
 //! Clients of a worker: accepting, reading, running what came, answering, writing, closing.
 
+use super::splitting::SPLITTER;
 use super::{CLIENT, Worker};
 use crate::client::Client;
 use crate::clock;
@@ -39,7 +40,7 @@ impl Worker {
                     return;
                 }
             };
-            if self.clients.len() - 1 - self.free.len() >= self.shared.settings.size(Name::ClientsMax) {
+            if self.clients.len() - 2 - self.free.len() >= self.shared.settings.size(Name::ClientsMax) {
                 let _ = stream.write(b"-ERR max number of clients reached (clients-max)\r\n");
                 add(&self.shared.stats.rejected, 1);
                 continue;
@@ -243,6 +244,10 @@ impl Worker {
         for reply in replies.drain(..) {
             if reply.session == POOL {
                 self.answer_pooled(&reply);
+                continue;
+            }
+            if reply.session == SPLITTER {
+                self.on_split_answer(now, reply);
                 continue;
             }
             let index = reply.session.index as usize;

@@ -58,6 +58,7 @@ mod clients;
 mod mail;
 mod opening;
 mod runs;
+mod splitting;
 
 use mail::mailbox;
 pub use mail::{Inbox, Mail, Mailbox};
@@ -143,6 +144,7 @@ pub struct Worker {
     chores_at: Micros,
     accept_again: bool,
     changes: changes::Changes,
+    splitting: splitting::Splitting,
     counts: Counts,
 }
 
@@ -189,10 +191,10 @@ impl Worker {
             routes: Routes::default(),
             pools: true,
             cursors: Cursors::default(),
-            // The pool has the first place.
-            clients: vec![None],
+            // The pool has the first place, who divides shards the second.
+            clients: vec![None, None],
             free: Vec::new(),
-            generations: vec![0],
+            generations: vec![0, 0],
             next_id: u64::from(index) << 48,
             again: Vec::new(),
             dirty: Vec::new(),
@@ -211,6 +213,7 @@ impl Worker {
             chores_at: 0,
             accept_again: false,
             changes: changes::Changes::default(),
+            splitting: splitting::Splitting::default(),
             counts: Counts::default(),
             shared,
         })
@@ -246,7 +249,7 @@ impl Worker {
     }
 
     fn timeout(&self, now: Now) -> Duration {
-        if !self.again.is_empty() || !self.actions.replies.is_empty() {
+        if !self.again.is_empty() || !self.actions.replies.is_empty() || !self.actions.tasks.is_empty() {
             return Duration::ZERO;
         }
         let gather_at = if self.dirty.is_empty() { Micros::MAX } else { now.steady_us + GATHER_US };

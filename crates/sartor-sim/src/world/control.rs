@@ -1,10 +1,12 @@
 //! The coordinator, its disk, and what it may not do.
 
 use super::{Happening, World};
+use bytes::Bytes;
 use sartor_core::coordinator::{Action, COORDINATOR, Coordinator, CoordinatorSettings, Event, Spec};
 use sartor_core::ids::Epoch;
-use sartor_core::routing::map::{ClusterMap, Member, Shard};
+use sartor_core::routing::map::{ClusterMap, Member, Partition, Shard};
 use sartor_core::time::Now;
+use sartor_core::wire::frame::Header;
 
 impl World {
     pub(super) fn notify(&mut self, notice: Event) {
@@ -49,6 +51,7 @@ impl World {
         for shard in &map.shards {
             self.members.insert((shard.id, shard.epoch), shard.members.clone());
         }
+        self.note_parts(map);
         let Some(old) = &self.disk else { return };
         if map.epoch <= old.epoch {
             self.error = Some(format!("epoch {} follows {}", map.epoch.0, old.epoch.0));
@@ -58,6 +61,9 @@ impl World {
             self.blackout.clear();
         }
         for (shard, old) in map.shards.iter().zip(&old.shards) {
+            if old.members.is_empty() {
+                continue;
+            }
             if shard.epoch != old.epoch {
                 self.views.push((shard.id, self.now_us));
             }
@@ -72,6 +78,11 @@ impl World {
                 self.blackout.remove(&shard.id);
             }
             if shard.start != old.start && shard.start != shard.beginning() {
+                self.resumed.entry(shard.id).or_default().push(shard.epoch);
+            }
+            let anew = |member: &Member| !old.members.contains(member);
+            if shard.inherited && shard.start == shard.beginning() && shard.members.iter().all(anew) {
+                // What it remembered of names is gone.
                 self.resumed.entry(shard.id).or_default().push(shard.epoch);
             }
             let newcomer = old.joining.map(|joining| joining.member);
@@ -89,6 +100,17 @@ impl World {
                 self.error =
                     Some(format!("shard {shard} begins anew in {epoch} while {:?} lives", old.members));
             }
+        }
+    }
+
+    /// A heartbeat of somebody who died may still come, and tell that he lives: who believes it goes on with him, whatever is on
+    /// others' disks.
+    pub(super) fn note_ghost(&mut self, frame: &Bytes) {
+        let Ok((header, _)) = Header::parse(frame.clone()) else { return };
+        let Some(machine) = self.machines.get(usize::from(header.from.node.0)) else { return };
+        let lives = machine.node.is_some() && machine.incarnation == header.incarnation;
+        if !lives && self.coordinator.is_some() {
+            self.blackout.clear();
         }
     }
 
@@ -117,7 +139,9 @@ impl World {
         }
         let lacks = |map: &ClusterMap, shard: &Shard| {
             let copies = map.table_of(shard).map_or(0, |table| usize::from(table.copies));
-            shard.members.len() != copies || shard.joining.is_some() || !shard.outdated.is_empty()
+            !shard.is_vacant()
+                && shard.part_of.is_none()
+                && (shard.members.len() != copies || shard.joining.is_some() || !shard.outdated.is_empty())
         };
         let lacking = self.map().and_then(|map| map.shards.iter().find(|shard| lacks(map, shard))).cloned();
         if let Some(shard) = lacking {
@@ -134,6 +158,7 @@ impl World {
             nodes: self.plan.holders + self.plan.standbys,
             standbys: self.plan.standbys,
             workers: 1,
+            partition: if self.plan.split { Partition::Range } else { Partition::Hash },
             shards: self.plan.shards,
             copies: self.plan.copies,
             mode: self.config.mode.into(),
@@ -155,7 +180,10 @@ fn describe(map: &ClusterMap) -> String {
         let members: Vec<String> = shard.members.iter().map(name).collect();
         let joining =
             shard.joining.map_or_else(String::new, |joining| format!(" +{}", name(&joining.member)));
-        format!("shard {} at {}: {}{joining}", shard.id.0, shard.epoch.0, members.join(" "))
+        let part = shard.part_of.map_or_else(String::new, |part| {
+            format!(" {} part of {}", if part.closed { "closed" } else { "open" }, part.whole.0)
+        });
+        format!("shard {} at {}: {}{joining}{part}", shard.id.0, shard.epoch.0, members.join(" "))
     };
     let mode = map.tables.first().map_or("", |table| &table.mode);
     format!("{mode}; {}", map.shards.iter().map(shard).collect::<Vec<_>>().join("; "))

@@ -36,12 +36,6 @@ impl World {
                 let shards = map.into_iter().flat_map(|map| &map.shards);
                 self.blackout = shards.map(|shard| (shard.id, shard.clone())).collect();
                 self.blackout_life = self.coordinator_life;
-                // A heartbeat of somebody who died long ago may still come, and tell that he lives.
-                let late =
-                    |fault: &Fault| matches!(fault.kind, FaultKind::Late(_)) && fault.at <= self.now_us;
-                if self.plan.faults.iter().any(late) {
-                    self.blackout.clear();
-                }
                 (0..self.machines.len() as u16).for_each(|node| self.crash(node));
             }
             FaultKind::StoreLoss(node) => {

@@ -18,9 +18,9 @@ impl World {
             // Who does not reach a shard's head cannot forward to it.
             let cut =
                 |head: u16| self.plan.lasting.as_ref().is_some_and(|fault| fault.kind.joins(node, head));
-            let shards = map.shards.iter().filter(|s| !s.members.first().is_some_and(|m| cut(m.node.0)));
+            let shards = map.shards.iter().filter(|s| s.members.first().is_some_and(|m| !cut(m.node.0)));
             let requests: Vec<_> =
-                shards.map(|shard| client.probe(shard.id, self.now_us, deadline_us)).collect();
+                shards.map(|shard| client.probe(shard, self.now_us, deadline_us)).collect();
             self.clients.push(client);
             for request in requests {
                 self.step(node, Event::Request(request));
@@ -51,6 +51,9 @@ impl World {
         if up && client.is_ready() {
             let node = client.node;
             let machine = &self.machines[usize::from(node)];
+            let own = machine.node.as_ref().and_then(|node| node.map());
+            // Where shards come and go, a node that is behind does not know all that others know.
+            let map = own.filter(|_| self.config.splits).map_or(map, |own| (**own).clone());
             let deadline_us = machine.steady(self.now_us) + crate::client::TIMEOUT_US;
             let times = (self.now_us, deadline_us);
             let again = self.again.pick(&mut self.random, &self.clients, &self.open);

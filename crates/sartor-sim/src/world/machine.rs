@@ -37,6 +37,9 @@ impl Machine {
         let datalet = map.map_or(kind, |map| &map.tables[0].datalet).to_owned();
         let (limits, me) = (KeeperLimits::default(), self.node.as_ref().map_or(NodeId(0), Node::id));
         let flaky = |store| Box::new(Flaky::new(store, self.mishaps.clone()));
+        if !durable && opened.kept {
+            return None;
+        }
         if !durable {
             let open = engine(kind_of(&datalet, me)).expect("a known engine").open;
             let store = open(&Options { seed: 9, ..Options::default() }).expect("an engine that opens");
@@ -105,7 +108,9 @@ impl World {
         for reply in actions.replies {
             let client = self.clients.iter_mut().rev().find(|client| client.session == reply.session);
             let Some(client) = client else { continue };
-            if let Err(error) = client.on_reply(reply.tag, reply.outcome, reply.position, self.now_us) {
+            if let Err(error) =
+                client.on_reply(reply.tag, reply.outcome, (reply.shard, reply.position), self.now_us)
+            {
                 self.error = Some(error);
             }
         }

@@ -6,6 +6,7 @@ mod faults;
 mod load;
 mod machine;
 mod outside;
+mod splits;
 mod switches;
 
 use crate::client::Client;
@@ -18,6 +19,7 @@ use crate::plan::Plan;
 use crate::{Config, Summary};
 use bytes::Bytes;
 use sartor_core::controlet::part::log::{LogCall, LogEvent};
+use sartor_core::coordinator::split::can_divide;
 use sartor_core::coordinator::{COORDINATOR, Coordinator, CoordinatorSettings, Event as Notice};
 use sartor_core::entry::Entry;
 use sartor_core::ids::{Epoch, Incarnation, Position, ShardId, WorkerId};
@@ -29,8 +31,9 @@ use sartor_core::random::{Random, mix};
 use sartor_core::routing::map::{ClusterMap, Member, Shard};
 use sartor_core::stores::Stores;
 use sartor_core::time::{Micros, millis};
+pub use splits::Part;
 use std::collections::{BTreeMap, VecDeque};
-pub use switches::Modes;
+use switches::Modes;
 use switches::Wanted;
 
 /// So many lost messages to the coordinator are remembered.
@@ -94,6 +97,10 @@ pub struct World {
     unheard: VecDeque<(Micros, u16)>,
     /// Which modes the table had when.
     pub modes: Modes,
+    /// Shards that were parts of others.
+    pub parts: BTreeMap<ShardId, Part>,
+    /// When those that are being made were first closed.
+    closed: BTreeMap<ShardId, (Epoch, Micros)>,
     /// The logs outside of the cluster.
     outside: outside::Outside,
     /// What would have happened to the coordinator meanwhile, while it stands still.
@@ -175,19 +182,31 @@ enum Happening {
 /// Kinds of datalets where ranges are read.
 const MIXED: [&str; 3] = ["hash,tree", "tree,hash,hash", "tree"];
 
+/// What a seed means in a configuration.
+fn plan_of(seed: u64, config: &mut Config, random: &mut Random) -> Plan {
+    // By the seed alone, so that all others mean what they meant.
+    let levels = matches!(seed % 16, 9..=11);
+    let mut plan = Plan { levels, ..Plan::new(random, config.run_ms) };
+    if matches!(seed % 16, 4..=7) {
+        (plan.datalet, plan.ranges) = (MIXED[(seed / 16 % 3) as usize], true);
+    }
+    if config.disks && matches!(seed % 16, 12..=15) {
+        plan.on_disk(seed, config.run_ms);
+    }
+    if config.splits {
+        let modes: Vec<&str> =
+            config.modes.iter().filter(|mode| can_divide(mode)).map(|mode| mode.name).collect();
+        config.mode = modes[(seed % modes.len() as u64) as usize];
+        plan.in_ranges();
+    }
+    plan
+}
+
 impl World {
     /// The world of a seed, at its beginning.
     pub fn new(seed: u64, config: &Config) -> World {
-        let mut random = Random::new(seed);
-        // By the seed alone, so that all others mean what they meant.
-        let levels = matches!(seed % 16, 9..=11);
-        let mut plan = Plan { levels, ..Plan::new(&mut random, config.run_ms) };
-        if matches!(seed % 16, 4..=7) {
-            (plan.datalet, plan.ranges) = (MIXED[(seed / 16 % 3) as usize], true);
-        }
-        if config.disks && matches!(seed % 16, 12..=15) {
-            plan.on_disk(seed, config.run_ms);
-        }
+        let (mut random, mut config) = (Random::new(seed), *config);
+        let plan = plan_of(seed, &mut config, &mut random);
         let nodes = plan.holders + plan.standbys;
         let clock = |random: &mut Random| (random.between(920_000, 1_080_000), random.below(1 << 40));
         let clocks: Vec<(u64, Micros)> = (0..nodes).map(|_| clock(&mut random)).collect();
@@ -207,7 +226,7 @@ impl World {
             stalled_until: 0,
         };
         let mut world = World {
-            config: *config,
+            config,
             now_us: 0,
             queue: BTreeMap::new(),
             happenings: 0,
@@ -236,6 +255,8 @@ impl World {
             error: None,
             unheard: VecDeque::new(),
             modes: Modes::default(),
+            parts: BTreeMap::new(),
+            closed: BTreeMap::new(),
             outside: outside::Outside::new(seed, config.run_ms),
             coordinator_paused: None,
             plan,
@@ -243,6 +264,7 @@ impl World {
         };
         world.begin_with(nodes);
         world.plan_switches(seed);
+        world.plan_splits();
         world
     }
 
@@ -359,7 +381,10 @@ impl World {
             self.strike();
         }
         match happening {
-            Happening::Arrive(COORDINATOR, frame) => self.notify(Notice::Frame(frame)),
+            Happening::Arrive(COORDINATOR, frame) => {
+                self.note_ghost(&frame);
+                self.notify(Notice::Frame(frame));
+            }
             Happening::Arrive(to, frame) => self.step(to.node.0, Event::Frame(frame)),
             Happening::Turn(node) => {
                 let turn_at = &mut self.machines[usize::from(node)].turn_at;

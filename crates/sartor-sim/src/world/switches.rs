@@ -1,5 +1,6 @@
 //! Users switch the table to other modes; when which promise held.
 
+use super::splits::bound;
 use super::{Happening, World};
 use crate::plan::{Fault, FaultKind};
 use sartor_core::controlet::{Promise, mode};
@@ -20,15 +21,16 @@ pub struct Wanted {
     pub node: u16,
     /// How often he did.
     pub tries: u8,
-    what: What,
+    pub(super) what: What,
 }
 
 /// What he wants.
 #[derive(Clone, Copy, Debug)]
-enum What {
+pub(super) enum What {
     Mode(&'static str),
     Copies(u8),
     Datalet(&'static str),
+    Split(u64),
 }
 
 /// What the table's modes promised when.
@@ -59,6 +61,14 @@ impl What {
             What::Mode(mode) => TableShape { mode: mode.into(), ..shape },
             What::Copies(copies) => TableShape { copies, ..shape },
             What::Datalet(datalet) => TableShape { datalet: datalet.into(), ..shape },
+            What::Split(_) => shape,
+        }
+    }
+
+    fn change(self, map: &ClusterMap) -> Change {
+        match self {
+            What::Split(key) => Change::Split(0, bound(key)),
+            what => Change::Reshape(0, what.reshape(&map.tables[0])),
         }
     }
 }
@@ -102,16 +112,14 @@ impl World {
     }
 
     pub(super) fn want(&mut self, wanted: Wanted) {
-        let has = self
-            .map()
-            .is_some_and(|map| wanted.what.reshape(&map.tables[0]) == TableShape::of(&map.tables[0]));
+        let has = self.map().is_some_and(|map| wanted.what.change(map).is_in(map));
         if self.net.healed || wanted.tries == TRIES_MAX || (has && wanted.tries > 0) {
             return;
         }
         let now = self.now(wanted.node);
         if let Some(node) = &mut self.machines[usize::from(wanted.node)].node {
-            let shape = node.map().map(|map| wanted.what.reshape(&map.tables[0]));
-            shape.into_iter().for_each(|shape| node.wish(now, &Change::Reshape(0, shape)));
+            let change = node.map().map(|map| wanted.what.change(map));
+            change.into_iter().for_each(|change| node.wish(now, &change));
             self.plan_turn(wanted.node);
         }
         let again = Wanted { tries: wanted.tries + 1, ..wanted };

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 #[derive(Args)]
 pub struct SimArgs {
     /// The mode to simulate
-    #[arg(long, default_value = "ms+sc", help = mode_help("The mode to simulate; `switch`: any, and users change it while it runs"))]
+    #[arg(long, default_value = "ms+sc", help = mode_help("The mode to simulate; `switch`: any, and users change it while it runs; `split`: any, and users divide the table"))]
     mode: String,
     /// How many seeds
     #[arg(long, default_value_t = 1000, value_parser = at_least_one())]
@@ -88,6 +88,7 @@ fn print_total(mode: &str, total: &Summary, passed: u64, count: u64, took: Durat
     let hours = total.simulated_ms as f64 / 3_600_000.0;
     let switches = match total.switches {
         0 => String::new(),
+        count if mode == "split" => format!(", {count} divisions"),
         count => format!(", {count} switches"),
     };
     let years_an_hour = hours / (365.25 * 24.0) / (took.as_secs_f64() / 3600.0);

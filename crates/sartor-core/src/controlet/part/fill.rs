@@ -32,7 +32,7 @@ const NEAR_BYTES: usize = 64 << 10;
 
 /// A page may take so much longer than entries before its receiver is given up: it is large, and links are slow.
 const PAGES_PATIENCE: u64 = 5;
-/// The same of the first page for who has a copy on disk.
+/// The same of the first page for who has a copy on disk, while it answers.
 const OPENING_PATIENCE: u64 = 300;
 
 /// The side that has the records.
@@ -58,6 +58,8 @@ pub struct Source {
     total: u64,
     /// Clients come first: it rests after each page.
     rest_until: Micros,
+    /// When the joiner was last heard.
+    heard: Micros,
 }
 
 /// It rests for so many times what a page took, so that a fill takes a small part of the processors.
@@ -94,6 +96,7 @@ impl Source {
             done: 0,
             total: 0,
             rest_until: 0,
+            heard: now.steady_us,
         }
     }
 
@@ -148,6 +151,7 @@ impl Source {
         if ack.fill.0 != self.joining.since {
             return;
         }
+        self.heard = now.steady_us;
         if ack.fill.1 > 0 {
             self.follower.on_ack(now, ack.applied.sequence, &self.stream);
             self.stream.trim(self.follower.acked);
@@ -189,7 +193,11 @@ impl Source {
         // Who has a copy already opens it first, and looks for what was deleted.
         let opens = self.pages == 1 && self.since.is_some();
         let patience = if opens { OPENING_PATIENCE } else { PAGES_PATIENCE };
-        let old = |page: &Outgoing| now.steady_us >= page.since + patience * settings.cut_after_us;
+        let old = |page: &Outgoing| {
+            let silent_since = page.since.max(self.heard);
+            now.steady_us >= page.since + patience * settings.cut_after_us
+                || now.steady_us >= silent_since + PAGES_PATIENCE * settings.cut_after_us
+        };
         self.follower.cut |= self.page.as_ref().is_some_and(old);
         if self.resend_at(settings).is_some_and(|at| now.steady_us >= at) {
             self.follower.rewind(now);

@@ -140,6 +140,17 @@ impl Names {
         part.by_id.into_iter().for_each(|(id, named)| self.insert(id, named));
     }
 
+    /// The same for a shard that begins at this place with what was done before: what came later was not for it.
+    pub fn inherited(mut self, place: Position) -> Names {
+        let later = self.by_id.extract_if(.., |_, named| named.position.epoch >= place.epoch);
+        for (id, named) in later.collect::<Vec<_>>() {
+            self.bytes -= size(&id, named.outcome.as_ref());
+            self.by_time.remove(&(named.until_ms, id));
+        }
+        self.by_id.values_mut().for_each(|named| named.position = place);
+        self
+    }
+
     /// What became of the operation with this id.
     pub fn find(&self, id: &Bytes) -> Option<&Named> {
         self.by_id.get(id)

@@ -36,6 +36,8 @@ pub struct Orders {
     dirty: bool,
     /// When to look whether what waits still may hope.
     look_at: Option<Micros>,
+    /// The place was marked from which on nothing is for the part that is divided off.
+    fenced: bool,
 }
 
 impl Orders {
@@ -51,6 +53,7 @@ impl Orders {
             expire_at: now.steady_us,
             dirty: true,
             look_at: None,
+            fenced: false,
         }
     }
 
@@ -67,6 +70,7 @@ impl Orders {
             self.answering.wait_for_all();
         }
         self.draining = self.placing;
+        self.fenced = false;
         self.dirty = true;
         if (was_head && !self.is_head()) || !self.replica.view.is_member() {
             self.answering.forward_all(out);
@@ -113,6 +117,12 @@ impl Orders {
             let lost = || Failure::outcome(FailureKind::Uncertain, text);
             let (outcome, at) = (known.outcome.clone().unwrap_or_else(lost), known.position);
             self.answer(now, request, outcome, at, at.sequence);
+        } else if !self.replica.view.has(&request.op) {
+            // It was not done here: who asked finds the other shard.
+            match request.from {
+                From::Session { .. } => out.forwards.push(request),
+                from => out.replies.push((from, Failure::outcome(FailureKind::Moved, ""), Position::ZERO)),
+            }
         } else if let Some(text) = self.refusal_of(&mut request) {
             let at = self.replica.applied;
             self.answer(now, request, Failure::outcome(FailureKind::Full, text), at, 0);
@@ -236,10 +246,7 @@ impl Orders {
     }
 
     fn remove(&mut self, now: Now, dead: Vec<Bytes>, out: &mut Effects) {
-        let (from, op) = (From::Nobody, Op::Expire(dead));
-        let (shard, consistency) = (self.replica.view.shard, Consistency::Mode);
-        let (floor, deadline_us) = (Position::ZERO, Micros::MAX);
-        let request = Request { from, shard, op, floor, consistency, deadline_us };
+        let request = self.of_nobody(Op::Expire(dead));
         self.replica.order(now, request, out);
     }
 
@@ -259,8 +266,8 @@ impl Orders {
         } else if dead.is_empty() {
             let (at, needs) = (self.replica.applied, self.replica.seen_by(&request.op));
             self.answer(now, request, outcome, at, needs);
-        } else if self.drains() || !self.replica.carries_operations() {
-            // A view came meanwhile.
+        } else if self.drains() || !self.replica.carries_operations() || !self.replica.view.has(&request.op) {
+            // A view came meanwhile, perhaps one in which another shard removes them.
             self.on_request(now, request, out);
         } else {
             let at = self.replica.applied;
@@ -313,6 +320,8 @@ impl Orders {
             Done::Walked(fill, walked) => self.replica.on_walked(now, fill, walked),
             Done::Filled(fill) => self.replica.on_filled(fill),
             Done::Surveyed(more) => self.replica.on_surveyed(now, more),
+            // Nothing that a controlet asks for.
+            Done::Parted(_) | Done::Followed | Done::Sealed(_) | Done::Left(_) => {}
             Done::Broken(request, failure) => {
                 self.replica.gone = true;
                 if let Some(request) = request {
@@ -373,6 +382,7 @@ impl Orders {
         self.answering.release(places, near, elsewhere, contains, &mut out.effects);
         if self.is_head() {
             self.take_held(now, &mut out.effects);
+            self.fence(now, &mut out.effects);
         }
         // What is left tells of entries that some member or the log lacks, or has no room before they are there: if that is
         // given up, they wait for the next view. They may be many, so not at every turn.
@@ -393,6 +403,20 @@ impl Orders {
             out.effects.tasks.push(task);
         }
         self.look_at = self.look_at.into_iter().chain([self.expire_at]).min();
+    }
+
+    /// In a shard that is divided: all that is ordered from here on is for what stays.
+    fn fence(&mut self, now: Now, out: &mut Effects) {
+        if self.replica.view.divides && !self.fenced && self.has_room() {
+            self.fenced = true;
+            let request = self.of_nobody(Op::fence());
+            self.submit(now, request, out);
+        }
+    }
+
+    fn of_nobody(&self, op: Op) -> Request {
+        let (from, shard, consistency) = (From::Nobody, self.replica.view.shard, Consistency::Mode);
+        Request { from, shard, op, floor: Position::ZERO, consistency, deadline_us: Micros::MAX }
     }
 
     fn take_held(&mut self, now: Now, out: &mut Effects) {

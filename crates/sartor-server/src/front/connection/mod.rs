@@ -283,6 +283,9 @@ impl Connection {
                 None
             }
             Plan::Once(id, parts, join) => {
+                // Of each shard there is one, whatever is being made of it.
+                let taker = |shard| env.map.map_or(shard, |map| map.taker_of(shard));
+                let parts = parts.into_iter().map(|(shard, op)| (taker(shard), op)).collect();
                 let (gather, grouped) = Gather::new(parts, join, None);
                 let named = |(shard, op)| (shard, id.name(op));
                 self.gather(gather, grouped.into_iter().map(named).collect(), env, requests);
@@ -407,7 +410,10 @@ impl Connection {
         for plan in transaction.queued {
             let (queued, own) = match plan {
                 Plan::Local(reply) => (Queued::Local(reply), Vec::new()),
-                Plan::Parts(own, join) => (Queued::Joined(join), own),
+                Plan::Parts(own, join) => match by_now(own, &join, env) {
+                    Ok(own) => (Queued::Joined(join), own),
+                    Err(text) => return self.error(&text),
+                },
                 Plan::Key(key, action, shape) => match env.shard_of(&key) {
                     Ok(shard) => (Queued::Joined(Join::One(shape)), vec![(shard, Op::Key(key, action))]),
                     Err(text) => return self.error(&text),
@@ -418,6 +424,13 @@ impl Connection {
             parts.extend(own);
         }
         let mut shards: Vec<ShardId> = parts.iter().map(|(shard, _)| *shard).collect();
+        // Where a table was divided since, the key is in another shard.
+        let moved = |(shard, key, version): Watched| {
+            let table = env.map.and_then(|map| map.shard(shard)).map(|shard| shard.table);
+            let home = table.and_then(|table| env.routes.shard_of(table, &key));
+            (home.unwrap_or(shard), key, version)
+        };
+        let watched: Vec<Watched> = watched.into_iter().map(moved).collect();
         shards.extend(watched.iter().map(|(shard, ..)| *shard));
         shards.sort();
         shards.dedup();
@@ -465,7 +478,8 @@ impl Connection {
         }
         let bytes = grouped.iter().map(|(_, op)| op.size()).sum();
         self.ask(self.next_tag, grouped, env, requests);
-        self.push(Body::Gather(Box::new(gather)), count, bytes);
+        let tags = gather.tags();
+        self.push(Body::Gather(Box::new(gather)), tags, bytes);
     }
 
     /// Asks shards under the numbers from `first` on.
@@ -482,6 +496,18 @@ impl Connection {
         let deadline_us = env.now.steady_us + millis(env.settings.get(Name::RequestTimeoutMs));
         Request { from, shard, op, floor: Position::ZERO, consistency: self.consistency, deadline_us }
     }
+}
+
+/// The shards of a command that was queued a while ago: tables may have been divided since.
+fn by_now(parts: Vec<(ShardId, Op)>, join: &Join, env: &Env<'_>) -> Result<Vec<(ShardId, Op)>, String> {
+    if let Join::Whole(whole) = join {
+        return whole.ask.parts(env);
+    }
+    let home = |(shard, op)| match &op {
+        Op::Key(key, _) => Ok((env.shard_of(key)?, op)),
+        _ => Ok((shard, op)),
+    };
+    parts.into_iter().map(home).collect()
 }
 
 /// What became of a request that might join the pool.

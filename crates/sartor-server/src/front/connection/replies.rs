@@ -72,7 +72,7 @@ impl Connection {
                     return;
                 }
                 let gone = self.closing;
-                if let Some(parts) = gather.ask_again(env.now.steady_us).filter(|_| !gone) {
+                if let Some(parts) = gather.ask_again(env).filter(|_| !gone) {
                     let first = pending.first;
                     return self.ask(first, parts, env, requests);
                 }

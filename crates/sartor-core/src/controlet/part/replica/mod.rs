@@ -141,7 +141,7 @@ impl Replica {
             dirty: true,
             view,
         };
-        let begins_again = replica.view.is_member() && replica.view.epoch > Epoch(1);
+        let begins_again = replica.view.is_member() && !replica.view.first;
         if begins_again {
             replica.leases.bind_unknown(now);
         }

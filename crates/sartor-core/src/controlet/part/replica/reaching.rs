@@ -18,10 +18,16 @@ impl Replica {
             Answers::AtTwo if planted(Fault::AnswerAtOne) => self.applied,
             Answers::AtTwo if self.view.is_head() => self.held_by_two(),
             // What came from the first member of this view is there too; what came before, when that one has all.
-            Answers::AtTwo if !self.first_is_whole() => self.stable,
+            Answers::AtTwo if !self.first_is_whole() || self.is_newcomer() => self.stable,
             Answers::AtLog => self.in_log(),
             _ => self.applied,
         }
+    }
+
+    /// Whether others would go on without this one, if the first member died: what it has is not the second copy.
+    fn is_newcomer(&self) -> bool {
+        self.view.members.len() > 2
+            && self.view.joining.is_some_and(|joining| joining.member.node == self.view.me)
     }
 
     fn first_is_whole(&self) -> bool {
