@@ -1,4 +1,4 @@
-# make test: everything, in about 18 minutes on 2 cores (aim: 15), half of it real processes. make test-full: the long tier.
+# make test: everything, in about 27 minutes on 2 cores (aim: 15), half of it real processes. make test-full: the long tier.
 export RUSTDOCFLAGS = -D warnings
 MODES = ms+sc ms+ec aa+sc aa+ec aa-ms aa+sc-locks aa+ec-log switch split
 .PHONY: test test-full lint unit seeds fresh mutants guard processes release
