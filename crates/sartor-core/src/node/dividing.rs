@@ -1,6 +1,7 @@
 //! Shards that are divided: replicas here that make their upper part, and requests that find themselves on the other side.
 //! (`coordinator/split.rs` says how a division goes.)
 
+use super::requests::given_up;
 use super::{Actions, Node, Opened, Reply};
 use crate::controlet::Status;
 use crate::coordinator::ReplicaReport;
@@ -36,6 +37,12 @@ fn new_parts<'a>(old: &ClusterMap, map: &'a ClusterMap) -> Vec<(ShardId, &'a Sha
     parts.filter_map(|shard| Some((whole(shard)?, shard))).collect()
 }
 
+/// What to tell of a request that is about several parts of what was one shard when it was sent.
+fn divided_meanwhile() -> Outcome {
+    let text = "it is about several shards now, as the table was divided; nothing was done, try again";
+    Failure::outcome(FailureKind::Retry, text)
+}
+
 impl Node {
     /// Divisions begin, get further or end, as the newer map says.
     pub(super) fn follow_divisions(&mut self, now: Now, old: Option<&ClusterMap>, out: &mut Actions) {
@@ -46,8 +53,13 @@ impl Node {
         for part in old.into_iter().flat_map(|old| new_parts(old, &map)) {
             self.divide_lanes(part.0, part.1, out);
         }
-        for place in 0..self.seats.len() {
-            self.follow_division(now, &map, ShardId(place as u16), out);
+        let makes = |seat: &Seat| seat.division.is_some();
+        let divides = map.shards.iter().any(|shard| shard.part_of.is_some());
+        // Most maps have nothing to do with it, and some have many shards.
+        if divides || self.seats.iter().flatten().any(makes) {
+            for place in 0..self.seats.len() {
+                self.follow_division(now, &map, ShardId(place as u16), out);
+            }
         }
         if map
             .tables
@@ -70,7 +82,7 @@ impl Node {
             some && all
         });
         self.behind.extend(divided.waiting.into_iter().map(|session| (session, part.id)));
-        divided.refused.iter().for_each(|request| self.refuse_parked(request, out));
+        divided.refused.iter().for_each(|request| self.refuse_parked(request, divided_meanwhile(), out));
         let stranded = self.sessions.stranded(part.id).into_iter();
         self.freed.extend(stranded.map(|session| (session, part.id)));
     }
@@ -203,7 +215,7 @@ impl Node {
                 continue;
             }
             let Some(late) = self.sessions.lane(session, part).take_late(now.steady_us) else { continue };
-            late.iter().for_each(|request| self.refuse_parked(request, out));
+            late.iter().for_each(|request| self.refuse_parked(request, given_up(request, false), out));
             self.behind.push((session, part));
         }
     }
@@ -343,8 +355,8 @@ impl Node {
         }
         let is_late = request.deadline_us <= now.steady_us;
         let Some(home) = home.filter(|home| *home != whole && !is_late) else {
-            let text = "its keys are in several shards now; nothing was done, try again";
-            let (outcome, position) = (Failure::outcome(FailureKind::Retry, text), Position::ZERO);
+            let outcome = if is_late { given_up(&request, false) } else { divided_meanwhile() };
+            let position = Position::ZERO;
             return out.replies.push(Reply { session, tag, shard: whole, outcome, position });
         };
         (request.shard, request.floor) = (home, Position::ZERO);

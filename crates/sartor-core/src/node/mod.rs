@@ -282,7 +282,7 @@ impl Node {
             let (parts, parked) = (lane.end_division(), lane.take_parked());
             for request in parked {
                 match request.deadline_us <= now.steady_us {
-                    true => self.refuse_parked(&request, out),
+                    true => self.refuse_parked(&request, requests::given_up(&request, false), out),
                     false => self.on_request(now, request, out),
                 }
             }

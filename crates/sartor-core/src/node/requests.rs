@@ -109,10 +109,10 @@ impl Node {
         self.reply(now, (request.from, way), request.shard, outcome, Position::ZERO, out);
     }
 
-    /// It waited for others of its connection until it was too late.
-    pub(super) fn refuse_parked(&mut self, request: &Request, out: &mut Actions) {
+    /// It waited for others of its connection, and is not sent any more.
+    pub(super) fn refuse_parked(&mut self, request: &Request, outcome: Outcome, out: &mut Actions) {
         let From::Session { session, tag } = request.from else { return };
-        let (shard, outcome, position) = (request.shard, given_up(request, false), Position::ZERO);
+        let (shard, position) = (request.shard, Position::ZERO);
         if !self.locking.is_idle() {
             self.locking.on_answer(session, tag, shard, &mut out.locks);
         }

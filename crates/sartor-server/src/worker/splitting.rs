@@ -111,6 +111,10 @@ impl Worker {
             return;
         }
         let Some(known) = map.shard(shard).filter(|known| may_split(&map, known)) else { return };
+        if refuses(&map, known.table, &Bytes::from_static(b"any")).is_some() {
+            // There may be no more shards: looking for the middle is of no use.
+            return;
+        }
         let search = Search {
             table: known.table,
             shard,
